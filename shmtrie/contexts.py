@@ -1,0 +1,225 @@
+"""Contexts: the private memory of a handle, and the array of words by which kernels find it and the segment.
+
+A reader context is for one thread at a time. A writer context adds the lane's lookup, its map of ranks and the scratch of a
+store; its tables grow here, between two kernel calls.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .kernels import batch, registry
+from .kernels import context as c
+from .kernels.extents import CLASS_WORDS, NODE_HINTS
+from .kernels.plan import MAX_CUTS, T_WIDTH, X_WIDTH
+from .layout import H_EPOCH, LANE_BYTES, LANE_GATES, LINE, N_CLASSES
+from .scores import WorkerWithDpRank
+from .segment import Segment
+
+_RECORD = struct.Struct("<QI4x")
+_LOOKUP_LINES = 512
+_ALIAS_LINES = 64
+_SEEN_WORDS = 8_192
+_MAP_ENTRIES = 512
+_LOOKUP_FILL, _ALIAS_FILL = 7, 3  # entries a line, beyond which a table grows
+
+
+def _aligned(n_bytes: int) -> tuple[npt.NDArray[Any], int]:
+    """Zeroed memory on a line of its own: (owner, address)."""
+    owner = np.zeros(n_bytes + LINE, np.uint8)
+    return owner, (owner.ctypes.data + LINE - 1) & ~(LINE - 1)
+
+
+class Context:
+    """The words of a reader's kernels, and its scratch and result areas.
+
+    Attributes
+    ----------
+    words : ndarray of int64, shape (CONTEXT_WORDS,)
+        The context array itself.
+    address : int
+        Its address, the first argument of every kernel.
+    """
+
+    def __init__(self, segment: Segment) -> None:
+        self.words = np.zeros(c.CONTEXT_WORDS, np.int64)
+        self.address = self.words.ctypes.data
+        self._owned: dict[int, npt.NDArray[Any]] = {}
+        self.kept: list[object] = []  # what else has to live as long as the context
+        self._mapping = segment.mapping  # the addresses below are valid as long as this lives
+        w = self.words
+        w[c.C_BASE] = segment.base
+        w[c.C_HEADER_EPOCH] = segment.base + H_EPOCH
+        for index, section in (
+            (c.C_NODES, "nodes"),
+            (c.C_NODE_CLAIMS, "node_claims"),
+            (c.C_CHILDREN, "children"),
+            (c.C_SPANS, "spans"),
+            (c.C_RECORDS, "rank_records"),
+            (c.C_STATES, "rank_states"),
+        ):
+            w[index] = segment.section_address(section)
+        # lines count from 1
+        w[c.C_CLAIMS] = segment.section_address("line_claims") - 4
+        w[c.C_EXTENTS] = segment.section_address("extents") - LINE
+        w[c.C_N_LINES] = segment.section_count("extents")
+        w[c.C_N_NODES] = segment.section_count("nodes")
+        w[c.C_N_BUCKETS] = segment.section_count("children")
+        w[c.C_N_SPANS] = segment.section_count("spans")
+        w[c.C_N_SLOTS] = segment.section_count("rank_records")
+        w[c.C_SEED] = segment.seed
+        w[c.C_HOLES] = segment.exact_holes
+        w[c.C_LANE] = -1
+        slots = (segment.section_count("rank_records") + 15) & ~15
+        for index, n_bytes in (
+            (c.C_DEPTHS, slots * 4),
+            (c.C_SLOTS, slots * 4),
+            (c.C_OUT_RECORDS, slots * 16),
+            (c.C_OUT_DEPTHS, slots * 4),
+            (c.C_OUT_HASHES, slots * 8),
+            (c.C_HASHES, slots * 8),
+            (c.C_NEW_HASHES, slots * 8),
+        ):
+            self.area(index, n_bytes)
+
+    def area(self, index: int, n_bytes: int) -> None:
+        """Give context word `index` a fresh zeroed area; the one it had is let go."""
+        self._owned[index], address = _aligned(n_bytes)
+        self.words[index] = address
+
+    def get(self, index: int) -> int:
+        """A context word."""
+        return int(self.words[index])
+
+    def result(self, n: int, details: bool = False) -> bytes:
+        """The raw bytes of a result of `n` ranks, as `OverlapScores` takes them."""
+        records = ctypes.string_at(self.get(c.C_OUT_RECORDS), n * 16)
+        depths = ctypes.string_at(self.get(c.C_OUT_DEPTHS), n * 4)
+        if not details:
+            return records + depths
+        return records + ctypes.string_at(self.get(c.C_OUT_HASHES), n * 8) + depths
+
+    def record(self, i: int) -> tuple[WorkerWithDpRank, int]:
+        """Rank and depth of result `i`."""
+        worker_id, dp_rank = _RECORD.unpack(ctypes.string_at(self.get(c.C_OUT_RECORDS) + i * 16, 16))
+        depth = int.from_bytes(ctypes.string_at(self.get(c.C_OUT_DEPTHS) + i * 4, 4), "little")
+        return WorkerWithDpRank(worker_id, dp_rank), depth
+
+    def slot(self, i: int) -> int:
+        """Slot of result `i`."""
+        return int.from_bytes(ctypes.string_at(self.get(c.C_SLOTS) + i * 4, 4), "little")
+
+
+class WriterContext(Context):
+    """The context of one lane.
+
+    Parameters
+    ----------
+    segment : Segment
+        Attached for writing.
+    lane : int
+        A seat that the caller holds.
+    """
+
+    def __init__(self, segment: Segment, lane: int) -> None:
+        super().__init__(segment)
+        w = self.words
+        w[c.C_LANE] = lane
+        w[c.C_RECORD] = segment.section_address("lanes") + lane * LANE_BYTES
+        self.n_slots = segment.section_count("rank_records")
+        self.area(c.C_LOOKUP, _LOOKUP_LINES * LINE)
+        w[c.C_LOOKUP_MASK] = _LOOKUP_LINES - 1
+        self.area(c.C_ALIASES, _ALIAS_LINES * LINE)
+        w[c.C_ALIASES_MASK] = _ALIAS_LINES - 1
+        self.area(c.C_SEEN, _SEEN_WORDS * 8)
+        w[c.C_SEEN_MASK] = _SEEN_WORDS - 1
+        self.area(c.C_TOUCHED, LANE_GATES * T_WIDTH * 8)
+        self.area(c.C_CUTS, MAX_CUTS * X_WIDTH * 8)
+        self.area(c.C_NODE_HINTS, NODE_HINTS * 8)
+        self.area(c.C_LINE_HINTS, N_CLASSES * CLASS_WORDS * 8)
+        entries = _MAP_ENTRIES
+        while entries < 2 * self.n_slots:
+            entries *= 2
+        self._map_entries = entries
+        self.area(c.C_RANK_MAP, entries * 16)
+        w[c.C_RANK_MAP_MASK] = entries - 1
+        self._mapped: dict[tuple[int, int], tuple[int, int]] = {}
+        mine, address = _aligned(((self.n_slots + 15) & ~15) * 4)
+        self._owned[c.C_MINE] = mine
+        w[c.C_MINE] = address
+        offset = address - mine.ctypes.data
+        self.mine = mine[offset : offset + self.n_slots * 4].view(np.uint32)
+
+    # ------------------------------------------------------------------------------------------ growth
+    def grow(self, need: int) -> None:
+        """Make room for `need` more entries in the lookup and in the alias table."""
+        w = self.words
+        used, lines = self.get(c.C_LOOKUP_USED), self.get(c.C_LOOKUP_MASK) + 1
+        if used + self.get(c.C_LOOKUP_TOMBS) + need > lines * _LOOKUP_FILL:
+            while used + need > lines * (_LOOKUP_FILL - 1):
+                lines *= 2
+            self._move(c.C_LOOKUP, lines, batch.lookup_move)
+        used, lines = self.get(c.C_ALIASES_USED), self.get(c.C_ALIASES_MASK) + 1
+        if used + self.get(c.C_ALIASES_TOMBS) + need > lines * _ALIAS_FILL:
+            while used + need > lines * 2:
+                lines *= 2
+            self._move(c.C_ALIASES, lines, batch.aliases_move)
+        w[c.C_ORPHANS] = 0
+
+    def _move(self, index: int, lines: int, kernel: Any) -> None:
+        """Rehash a table into `lines` lines; the words behind its address are mask, used, tombstones."""
+        old, old_address, old_lines = self._owned[index], self.get(index), self.get(index + 1) + 1
+        self.area(index, lines * LINE)
+        self.words[index + 1] = lines - 1
+        self.words[index + 2] = 0
+        self.words[index + 3] = 0
+        kernel(self.address, old_address, old_lines)
+        del old
+
+    def grow_seen(self, need: int) -> None:
+        """Make the table of hashes seen in a store large enough for `need` blocks."""
+        words = self.get(c.C_SEEN_MASK) + 1
+        while words < 2 * need:
+            words *= 2
+        self.area(c.C_SEEN, words * 8)
+        self.words[c.C_SEEN_MASK] = words - 1
+
+    # ------------------------------------------------------------------------------------------ ranks
+    def map_rank(self, worker_id: int, dp_rank: int, slot: int, generation: int) -> None:
+        """Tell the kernels that this lane writes the rank, in this slot."""
+        self._mapped[worker_id, dp_rank] = slot, generation
+        if len(self._mapped) * 2 > self._map_entries:
+            self._rebuild_map()
+        else:
+            self._put(worker_id, dp_rank, slot, generation)
+        self.mine[slot] = 0xFFFF_FFFF
+
+    def unmap_slot(self, slot: int) -> None:
+        """Forget whatever rank is in a slot."""
+        self.mine[slot] = 0
+        gone = [rank for rank, (other, _) in self._mapped.items() if other == slot]
+        for rank in gone:
+            del self._mapped[rank]
+        if gone:
+            self._rebuild_map()
+
+    def _rebuild_map(self) -> None:
+        while len(self._mapped) * 2 > self._map_entries:
+            self._map_entries *= 2
+        self.area(c.C_RANK_MAP, self._map_entries * 16)
+        self.words[c.C_RANK_MAP_MASK] = self._map_entries - 1
+        for (worker_id, dp_rank), (slot, generation) in self._mapped.items():
+            self._put(worker_id, dp_rank, slot, generation)
+
+    def _put(self, worker_id: int, dp_rank: int, slot: int, generation: int) -> None:
+        registry.rank_map_put(self.address, signed(worker_id), dp_rank, slot, generation)
+
+
+def signed(value: int) -> int:
+    """A u64 as the int64 that kernels take."""
+    return value - (1 << 64) if value >= 1 << 63 else value

@@ -1,0 +1,308 @@
+"""How a segment comes into being under a name, and how those who come too early wait for it.
+
+Protocol. A creator makes the file with O_EXCL, locks its creator byte, writes a first page that claims the
+file, reserves all of its memory, writes the header and the first words, stores `ready`, and unlocks. An
+unfinished file whose creator byte is free has lost its creator: whoever gets that lock may remove it. A file
+of length 0 with a free byte may belong to a creator that is just about to take the lock; it counts as dead
+after a grace time. A creator that was taken for dead finds its file unlinked once it has the lock, and starts
+over. Names are unlinked by holders of that lock only, so nobody removes a file that he did not look at.
+
+A crash of a creator at any line leaves a file that is either ready or recognised as dead.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import time
+from contextlib import suppress
+from enum import Enum
+from typing import Final
+
+import posix_ipc
+
+from .bytelock import LockFile
+from .errors import SegmentCorrupt, SegmentExists, SegmentNoSpace, SegmentNotFound, SegmentPermission
+from .header import FileKind, Header, build_page, check_page, file_kind, unfinished_page
+from .layout import (
+    H_READY,
+    INTERNAL,
+    LOCK_CREATOR,
+    M32,
+    N_START,
+    N_TAIL,
+    N_VERSION,
+    NO_SPACE,
+)
+from .shmfile import SHM_DIRECTORY, is_named, open_file, read_page, shm_open, unlink_name
+
+__all__ = ["Stage", "create_file", "find", "make", "remove_dead", "settle", "stage_of"]
+
+_GRACE: Final = 0.25  # seconds until an empty file without a creator counts as dead
+_ATTEMPTS: Final = 1000  # of a creator whose name others take and leave
+_RESERVE_STEP: Final = 64 << 20  # bytes; a signal repeats at most one step
+
+
+class Stage(Enum):
+    """How far the file under a name is."""
+
+    FOREIGN = "foreign"
+    EMPTY = "empty"  # no creator seen yet
+    BUILDING = "building"  # its creator lives
+    DEAD = "dead"  # begun, never finished, the creator is gone
+    MADE = "made"  # ready, or of another layout: to be checked
+
+
+# ------------------------------------------------------------------------------------------------ look
+def stage_of(file: LockFile) -> Stage:
+    """How far the file is; never waits."""
+    first = file_kind(read_page(file))
+    if first is FileKind.FOREIGN:
+        return Stage.FOREIGN
+    if first is FileKind.SEGMENT:
+        return Stage.MADE
+    if file.is_locked_elsewhere(LOCK_CREATOR):
+        return Stage.BUILDING
+    # The lock is taken before the first page is written and let go after `ready` is stored: free in between
+    # means dead. What was stored before it became free shows now.
+    second = file_kind(read_page(file))
+    if second is FileKind.SEGMENT:
+        return Stage.MADE
+    if second is not first:
+        return Stage.BUILDING
+    return Stage.EMPTY if first is FileKind.EMPTY else Stage.DEAD
+
+
+def settle(name: str, write: bool, deadline: float) -> tuple[LockFile, Stage]:
+    """Open the file under a name and wait until it is made or given up.
+
+    Parameters
+    ----------
+    name : str
+        Without the leading slash.
+    write : bool
+        Open it for writing.
+    deadline : float
+        ``time.monotonic()`` until which a living creator is waited for.
+
+    Returns
+    -------
+    tuple of LockFile and Stage
+        MADE; DEAD; FOREIGN; or BUILDING when the deadline came first. The file is the caller's.
+
+    Raises
+    ------
+    SegmentNotFound, SegmentPermission, SegmentCorrupt
+        As `open_file`; not found also when the name goes away while it is waited for.
+    """
+    pause = 0.0005
+    while True:
+        file = open_file(name, write)
+        empty_since = time.monotonic()
+        try:
+            while True:
+                stage, now = stage_of(file), time.monotonic()
+                if stage is Stage.EMPTY and now - empty_since > _GRACE:
+                    stage = Stage.DEAD
+                elif stage is Stage.BUILDING:
+                    empty_since = now
+                if stage in (Stage.MADE, Stage.FOREIGN):
+                    return file, stage
+                if not is_named(file.identity, name):
+                    break  # replaced or unlinked: look again
+                if stage is Stage.DEAD or (stage is Stage.BUILDING and now >= deadline):
+                    return file, stage
+                time.sleep(pause)
+                pause = min(pause * 1.5, 0.01)
+        except BaseException:
+            file.close()
+            raise
+        file.close()
+
+
+def find(name: str, write: bool, deadline: float) -> tuple[LockFile, Header]:
+    """Open a segment that exists and check its header.
+
+    Parameters
+    ----------
+    name, write, deadline
+        As in `settle`.
+
+    Returns
+    -------
+    tuple of LockFile and Header
+        The file is the caller's.
+
+    Raises
+    ------
+    SegmentNotFound, SegmentPermission, SegmentCorrupt, SegmentIncompatible
+    """
+    file, stage = settle(name, write, deadline)
+    with file.closing_on_error():
+        if stage is Stage.BUILDING:
+            raise SegmentNotFound(
+                f"segment {name!r} is still being created: try again with a longer timeout, or unlink it if "
+                f"its creator is stopped"
+            )
+        if stage is Stage.DEAD:
+            raise SegmentCorrupt(
+                f"segment {name!r} is unfinished and its creator is gone: create it again or unlink it"
+            )
+        return file, check_page(read_page(file), os.fstat(file.descriptor).st_size, name)
+
+
+# ------------------------------------------------------------------------------------------------ make
+def make(name: str, header: Header, mode: int, deadline: float, exist_ok: bool) -> LockFile | None:
+    """Create a segment unless there is one; what a dead creator left is replaced.
+
+    Parameters
+    ----------
+    name : str
+        Without the leading slash.
+    header, mode
+        As in `create_file`.
+    deadline : float
+        ``time.monotonic()`` until which other creators are waited for.
+    exist_ok : bool
+        Whether one that exists is no error.
+
+    Returns
+    -------
+    LockFile or None
+        The ready file; None when another segment has the name, or is about to, and `exist_ok`.
+
+    Raises
+    ------
+    SegmentExists, SegmentNoSpace, SegmentPermission
+    """
+    for _ in range(_ATTEMPTS):
+        made = create_file(name, header, mode)
+        if made is not None:
+            return made
+        try:
+            file, stage = settle(name, True, deadline if exist_ok else 0.0)
+        except SegmentNotFound:  # unlinked a moment ago: the name is free again
+            continue
+        except (SegmentPermission, SegmentCorrupt):
+            if exist_ok:
+                raise
+            break
+        if stage is Stage.DEAD:
+            remove_dead(file, name)
+            continue
+        file.close()
+        if exist_ok:
+            return None
+        break
+    raise SegmentExists(
+        f"shared memory {name!r} exists: attach to it, use exist_ok=True or another name, or unlink it"
+    )
+
+
+def create_file(name: str, header: Header, mode: int) -> LockFile | None:
+    """Make the file of a new segment under a free name.
+
+    Parameters
+    ----------
+    name : str
+        Without the leading slash.
+    header : Header
+        What it shall say.
+    mode : int
+        Permission bits, whatever the umask is.
+
+    Returns
+    -------
+    LockFile or None
+        The ready file; None when the name is taken, or was taken over while we were stopped.
+
+    Raises
+    ------
+    SegmentNoSpace, SegmentPermission
+        Nothing is left under the name.
+    """
+    try:
+        file = LockFile(lambda: shm_open(name, posix_ipc.O_CREX, False))
+    except posix_ipc.ExistentialError:
+        return None
+    except (PermissionError, posix_ipc.PermissionsError):
+        raise SegmentPermission(f"no permission to create segment {name!r} in {SHM_DIRECTORY}") from None
+    try:
+        if not file.try_lock(LOCK_CREATOR) or not is_named(file.identity, name):
+            file.close()
+            return None
+        _fill(file, name, header, mode)
+        file.unlock(LOCK_CREATOR)
+    except BaseException:
+        if is_named(file.identity, name):
+            with suppress(SegmentNotFound, SegmentPermission):
+                unlink_name(name)
+        file.close()
+        raise
+    file.set_carrying(False)
+    return file
+
+
+def _fill(file: LockFile, name: str, header: Header, mode: int) -> None:
+    """Write a segment into an empty file that we locked; `ready` last."""
+    descriptor, total = file.descriptor, header.geometry.total_bytes
+    os.fchmod(descriptor, mode)  # first, so that those who may attach can wait for it
+    _check_room(name, total)
+    try:
+        os.pwrite(descriptor, unfinished_page(header.creator_pid), 0)
+        # Memory that is not there would be a SIGBUS at some later store, in whatever process.
+        for start in range(0, total, _RESERVE_STEP):
+            os.posix_fallocate(descriptor, start, min(_RESERVE_STEP, total - start))
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EFBIG):
+            os.ftruncate(descriptor, 0)  # so that the message tells what was free before
+            raise _no_space(name, total, os.strerror(error.errno)) from error
+        raise
+    # Written through the file, not through a mapping: each call orders what it writes behind the one before.
+    os.pwrite(descriptor, build_page(header), 0)
+    sections = header.geometry.sections
+    root = sections["nodes"].offset
+    for at, word in ((N_TAIL, INTERNAL), (N_VERSION, 1 << 32), (N_START, NO_SPACE << 32)):
+        os.pwrite(descriptor, word.to_bytes(8, "little"), root + at)
+    os.pwrite(descriptor, M32.to_bytes(4, "little"), sections["node_claims"].offset)  # never free
+    os.pwrite(descriptor, (1).to_bytes(8, "little"), H_READY)
+
+
+def _check_room(name: str, total: int) -> None:
+    """Refuse what cannot fit before any of it is taken: a nearly full /dev/shm harms other programs."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if limit != resource.RLIM_INFINITY and limit < total:
+        raise _no_space(name, total, f"this process may write files of {limit} bytes only (RLIMIT_FSIZE)")
+    room = os.statvfs(SHM_DIRECTORY)
+    if room.f_blocks and room.f_bavail * room.f_frsize < total:
+        raise _no_space(name, total, "not enough memory in the file system")
+
+
+def _no_space(name: str, total: int, why: str) -> SegmentNoSpace:
+    room = os.statvfs(SHM_DIRECTORY)
+    free = f"{room.f_bavail * room.f_frsize} are free" if room.f_blocks else "its limit is not known"
+    return SegmentNoSpace(
+        f"segment {name!r} needs {total} bytes in {SHM_DIRECTORY}, {free}: {why}; "
+        f"use a smaller Capacity, unlink what is not used, or enlarge it (docker: --shm-size)"
+    )
+
+
+# ------------------------------------------------------------------------------------------------ remove
+def remove_dead(file: LockFile, name: str) -> None:
+    """Unlink a file that `settle` found DEAD, unless it has changed hands; closes it.
+
+    Raises
+    ------
+    SegmentPermission
+        If another user owns it.
+    """
+    try:
+        file.set_carrying(True)
+        if not file.try_lock(LOCK_CREATOR):
+            return
+        unfinished = file_kind(read_page(file)) in (FileKind.EMPTY, FileKind.UNFINISHED)
+        if unfinished and is_named(file.identity, name):
+            unlink_name(name)
+    finally:
+        file.close()

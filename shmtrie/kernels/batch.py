@@ -1,0 +1,284 @@
+"""Kernels that Python calls to change the index: packed events, sweeps, rebuilds of the lookup."""
+
+from __future__ import annotations
+
+from shmtrie.atomics import ld32, ld64, ld64s, pl8, pl64, ps8, st32, st64
+from shmtrie.kernels.build import entry, inl, jit
+from shmtrie.kernels.context import (
+    BUSY,
+    C_ALIASES_MASK,
+    C_ALIASES_TOMBS,
+    C_ALIASES_USED,
+    C_HEADER_EPOCH,
+    C_LANE,
+    C_LOOKUP_MASK,
+    C_LOOKUP_TOMBS,
+    C_LOOKUP_USED,
+    C_N_SLOTS,
+    C_NEEDED,
+    C_SEEN_MASK,
+    C_STATES,
+    GROW,
+    NO_BLOCK,
+    OK,
+    RETIRED,
+    SCRATCH,
+    UNKNOWN_RANK,
+    UNSUPPORTED,
+    get,
+    put,
+)
+from shmtrie.kernels.lookup import (
+    alias_entries_rehash,
+    alias_entry_put,
+    hash_at,
+    lookup_has,
+    lookup_put,
+    lookup_rehash,
+    own_alias,
+    own_word,
+)
+from shmtrie.kernels.protocol import count, node_at
+from shmtrie.kernels.reclaim import has_todo, work_todo
+from shmtrie.kernels.registry import rank_slot, refresh_mine, slot_generation, slot_owner, state_at
+from shmtrie.kernels.remove import remove, sweep
+from shmtrie.kernels.store import store
+from shmtrie.kernels.transaction import begin, finish
+from shmtrie.layout import (
+    COUNTERS,
+    COV_ALIAS,
+    H_EPOCH,
+    H_NODES_HIGH,
+    H_RETIRED,
+    M12,
+    M31,
+    M32,
+    N_START,
+    N_SUFFIX,
+    N_TAIL,
+    R_DEGRADED,
+    R_EVENT_ID,
+    R_HAS_EVENT_ID,
+    R_KNOWN,
+    RANK_STATE_BYTES,
+    SLOT_ACTIVE,
+)
+
+STORE, REMOVE, CLEAR = 1, 2, 3
+EVENTS, STORED, REMOVED = (COUNTERS.index(x) for x in ("events", "blocks_stored", "blocks_removed"))
+REJECTED = COUNTERS.index("rejected_parent") - 1  # + status
+
+
+@inl
+def _room(ctx, kind, n):
+    """OK when the private tables have room for a store of n blocks, else GROW or SCRATCH with the need."""
+    if kind != STORE:
+        return OK
+    if get(ctx, C_LOOKUP_USED) + get(ctx, C_LOOKUP_TOMBS) + n > (get(ctx, C_LOOKUP_MASK) + 1) * 7:
+        put(ctx, C_NEEDED, n)
+        return GROW
+    if get(ctx, C_ALIASES_USED) + get(ctx, C_ALIASES_TOMBS) + n > (get(ctx, C_ALIASES_MASK) + 1) * 3:
+        put(ctx, C_NEEDED, n)
+        return GROW
+    if 2 * n > get(ctx, C_SEEN_MASK) + 1:
+        put(ctx, C_NEEDED, n)
+        return SCRATCH
+    return OK
+
+
+@jit
+def _mark(ctx, slot, kind, status, event_id, has_event_id):
+    """What an event leaves in its rank's state."""
+    s = get(ctx, C_STATES) + slot * RANK_STATE_BYTES
+    if status == OK:
+        if kind == CLEAR:
+            st32(s + R_DEGRADED, 0)
+        if has_event_id != 0:
+            st64(s + R_EVENT_ID, event_id)
+            st32(s + R_HAS_EVENT_ID, 1)
+    elif ld32(s + R_KNOWN) != 0:
+        st32(s + R_DEGRADED, 1)
+
+
+@jit
+def apply_one(ctx, kind, worker_id, dp_rank, has_parent, parent, local, external, n, event_id, has_event_id):
+    """Apply one event of a rank that this lane owns; a status, or UNKNOWN_RANK, GROW, SCRATCH (nothing done)."""
+    slot, generation = rank_slot(ctx, worker_id, dp_rank)
+    if slot < 0:
+        return UNKNOWN_RANK
+    room = _room(ctx, kind, n)
+    if room != OK:
+        return room
+    begin(ctx)
+    # M8: the slot is looked at while the operation counter is odd, so a remover waits for us or we see its mark
+    state = ld64s(state_at(ctx, slot))
+    if (
+        (state & 0xFF) != SLOT_ACTIVE
+        or slot_generation(state) != generation
+        or slot_owner(state) != get(ctx, C_LANE) + 1
+    ):
+        finish(ctx)
+        return UNKNOWN_RANK
+    if ld64s(get(ctx, C_HEADER_EPOCH) - H_EPOCH + H_RETIRED) != 0:
+        finish(ctx)
+        return RETIRED
+    refresh_mine(ctx)
+    if has_todo(ctx):
+        work_todo(ctx)
+    known_at = get(ctx, C_STATES) + slot * RANK_STATE_BYTES + R_KNOWN
+    status = OK
+    if kind == STORE:
+        status = store(ctx, slot, has_parent, parent, local, external, n)
+        if status == OK:
+            count(ctx, STORED, n)
+            if n > 0 and ld32(known_at) == 0:
+                st32(known_at, 1)
+    elif ld32(known_at) == 0:
+        status = NO_BLOCK if kind == REMOVE else OK
+    elif kind == REMOVE:
+        status = remove(ctx, slot, external, n)
+        count(ctx, REMOVED, n)
+    else:
+        status, _ = sweep(ctx, slot, 1)
+    finish(ctx)
+    _mark(ctx, slot, kind, status, event_id, has_event_id)
+    count(ctx, EVENTS, 1)
+    if status != OK:
+        count(ctx, REJECTED + status, 1)
+    return status
+
+
+@entry("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)")
+def apply_event(ctx, kind, worker_id, dp_rank, has_parent, parent, local, external, n, event_id, has_event_id):
+    """Apply one event; see `apply_one`."""
+    return apply_one(ctx, kind, worker_id, dp_rank, has_parent, parent, local, external, n, event_id, has_event_id)
+
+
+@entry("UniTuple(int64, 2)(int64, int64, int64, int64, int64)")
+def apply_events(ctx, columns, first, last, statuses):
+    """Apply packed events [first, last): (index of the first one not dealt with, why it stopped there).
+
+    Parameters
+    ----------
+    columns : int64
+        Address of the addresses of the columns of an EventBatch: kind u8, worker_id u64, dp_rank u32, has_parent u8, parent u64,
+        offsets i64, local u64, external u64, event_id u64.
+    statuses : int64
+        Address of one u8 an event.
+
+    Notes
+    -----
+    Stops, with nothing of that event done, at a rank that the lane's map does not know, at a private table that has to grow, and
+    at BUSY; these are the caller's to settle.
+    """
+    kinds, workers, ranks = pl64(columns), pl64(columns + 8), pl64(columns + 16)
+    parents_given, parents, offsets = pl64(columns + 24), pl64(columns + 32), pl64(columns + 40)
+    local, external, ids = pl64(columns + 48), pl64(columns + 56), pl64(columns + 64)
+    for i in range(first, last):
+        lo = pl64(offsets + i * 8)
+        if pl8(kinds + i) == 0:
+            ps8(statuses + i, UNSUPPORTED)
+            continue
+        status = apply_one(
+            ctx,
+            pl8(kinds + i),
+            pl64(workers + i * 8),
+            ld32(ranks + i * 4),
+            pl8(parents_given + i),
+            pl64(parents + i * 8),
+            local + lo * 8,
+            external + lo * 8,
+            pl64(offsets + i * 8 + 8) - lo,
+            pl64(ids + i * 8),
+            1,
+        )
+        if status >= GROW or status == BUSY or status == RETIRED:
+            return i, status
+        ps8(statuses + i, status)
+    return last, OK
+
+
+@entry("UniTuple(int64, 2)(int64, int64, int64)")
+def sweep_slot(ctx, slot, first):
+    """Take a slot's rank out of all nodes, from node id `first` on: (status, where to go on)."""
+    begin(ctx)
+    refresh_mine(ctx)
+    status, node = sweep(ctx, slot, first)
+    finish(ctx)
+    return status, node
+
+
+@entry("int64(int64)")
+def tidy_up(ctx):
+    """Work off the to-do list; nodes left on it."""
+    begin(ctx)
+    work_todo(ctx)
+    finish(ctx)
+    return 1 if has_todo(ctx) else 0
+
+
+# ------------------------------------------------------------------------------------------------ private tables
+@entry("int64(int64, int64, int64)")
+def lookup_move(ctx, old, lines):
+    """Rehash the shared entries of an older table of `lines` lines into the present one."""
+    lookup_rehash(ctx, old, lines)
+    return 0
+
+
+@entry("int64(int64, int64, int64)")
+def aliases_move(ctx, old, lines):
+    """Rehash the alias entries of an older table of `lines` lines into the present one."""
+    alias_entries_rehash(ctx, old, lines)
+    return 0
+
+
+@jit
+def _adopt_node(ctx, slot, node):
+    a = node_at(ctx, node)
+    low = own_word(ctx, a, slot)
+    start = ld64(a + N_START) & M32
+    length = (ld64(a + N_TAIL) & M31) - start
+    for p in range(min(low & M12, length)):
+        if (low & COV_ALIAS) != 0:
+            found, h = own_alias(ctx, a, slot, p)
+            if found != 0:
+                alias_entry_put(ctx, slot, h, node, p)
+        else:
+            found, h = hash_at(ctx, a, start + p)
+            if found != 0 and lookup_has(ctx, h, node, start + p) == 0:
+                lookup_put(ctx, h, node, p)
+
+
+@entry("int64(int64, int64)")
+def adopt_slot(ctx, slot):
+    """Enter into the lookup what a rank covers: the lane takes it over. The tables have room for its blocks.
+
+    A word that reaches beyond its node's end sends the pass along the suffix chain (M12).
+    """
+    high = ld64(get(ctx, C_HEADER_EPOCH) - H_EPOCH + H_NODES_HIGH)
+    for node in range(1, high):
+        link = node
+        for hop in range(4096):
+            if link <= 0 or link >= high:
+                break
+            a = node_at(ctx, link)
+            low = own_word(ctx, a, slot)
+            if low == 0:
+                break
+            _adopt_node(ctx, slot, link)
+            if (low & M12) <= (ld64(a + N_TAIL) & M31) - (ld64(a + N_START) & M32):
+                break
+            link = ld64(a + N_SUFFIX) & M32
+    return 0
+
+
+@entry("int64(int64, int64)")
+def covered_blocks(ctx, slot):
+    """Blocks that a rank covers, counted anew."""
+    high = ld64(get(ctx, C_HEADER_EPOCH) - H_EPOCH + H_NODES_HIGH)
+    total = 0
+    for node in range(1, high):
+        a = node_at(ctx, node)
+        low = own_word(ctx, a, slot)
+        total += min(low & M12, (ld64(a + N_TAIL) & M31) - (ld64(a + N_START) & M32)) if low != 0 else 0
+    return total

@@ -1,0 +1,108 @@
+"""The context: one private array of int64 words per handle, by which its kernels know everything.
+
+Kernels get the raw address of the array (`ctx`); `get`/`put` read and write one word. The first part is the
+geometry of the segment as addresses of this process; then the private tables and scratch areas of the handle;
+then what a kernel reports beside its status.
+"""
+
+from __future__ import annotations
+
+from shmtrie.atomics import pl64, ps64
+from shmtrie.kernels.build import inl
+
+
+# words of the context
+(
+    C_BASE,  # address of the segment
+    C_HEADER_EPOCH,  # addresses of header words
+    C_NODES,  # address of node 0
+    C_N_NODES,  # node ids are below it
+    C_NODE_CLAIMS,
+    C_CHILDREN,
+    C_N_BUCKETS,
+    C_SEED,
+    C_SPANS,
+    C_N_SPANS,
+    C_CLAIMS,  # address of the claim word of line 0 (lines count from 1)
+    C_EXTENTS,  # address of line 0
+    C_N_LINES,  # valid line numbers are 1 .. N_LINES
+    C_RECORDS,  # rank records
+    C_STATES,  # rank states
+    C_N_SLOTS,
+    C_LANE,  # own lane number, -1 in a reader
+    C_RECORD,  # address of the own lane record
+    C_OPERATION,  # own operation number
+    C_HOLES,  # 1 in a segment with exact_holes
+    # reader scratch; slots are u32
+    C_DEPTHS,  # u32 by slot, zero between calls
+    C_SLOTS,  # u32 list of slots seen
+    C_OUT_RECORDS,
+    C_OUT_DEPTHS,
+    C_OUT_HASHES,
+    C_HASHES,  # by slot
+    C_NEW_HASHES,
+    C_GIVEUPS,  # counted privately: readers write nothing to the segment
+    C_REDOS,
+    # private lookup: lines of 8 entries
+    C_LOOKUP,
+    C_LOOKUP_MASK,  # lines - 1
+    C_LOOKUP_USED,
+    C_LOOKUP_TOMBS,
+    C_ALIASES,  # entries of 16 bytes, 4 a line
+    C_ALIASES_MASK,
+    C_ALIASES_USED,
+    C_ALIASES_TOMBS,
+    C_ORPHANS,  # 1: entries of ranks that another lane removed may be left
+    C_MINE,  # u32 by slot: all ones where this lane owns the rank
+    C_EPOCH_SEEN,
+    # private map (worker_id, dp_rank) -> slot: entries of 24 bytes
+    C_RANK_MAP,
+    C_RANK_MAP_MASK,
+    # writer scratch
+    C_TOUCHED,  # records of the nodes that a store touches
+    C_N_TOUCHED,
+    C_CUTS,  # (node, depth) of places that a store moves away from
+    C_N_CUTS,
+    C_SEEN,  # stamped table for repeated hashes in a store
+    C_SEEN_MASK,
+    C_SEEN_STAMP,
+    # hints for allocation
+    C_NODE_HINTS,
+    C_N_NODE_HINTS,
+    C_NODE_CURSOR,
+    C_LINE_HINTS,
+    C_SPAN_CURSOR,
+    # what a kernel reports
+    C_FULL_TABLE,  # which table was full
+    C_BUSY_LANE,
+    C_BUSY_NODE,
+    C_NEEDED,  # how much room a kernel asks for
+    C_CHANGED,  # words that a store changed; 0 = duplicate
+    C_QUERY_VIEW,  # Py_buffer of the builtin, and the word behind it: address of None
+    C_QUERY_NONE,
+    # a store's plan beside TOUCHED and CUTS
+    C_SPLIT_NODE,  # node to split, 0 none
+    C_SPLIT_DEPTH,
+    C_REST,  # index of the first block that goes into new nodes
+    C_REST_NODE,  # the node that gets them as a child
+    C_REST_DEPTH,
+) = range(66)
+C_HOOK = 120  # control array of the test build
+
+CONTEXT_WORDS = 128
+
+# kernel status: errors.EventStatus, and beyond it what the handles settle
+OK, NO_PARENT, NO_BLOCK, BAD_SEQUENCE, FULL, BUSY, RETIRED, UNSUPPORTED = 0, 1, 2, 3, 4, 5, 8, 9
+RETRY, GROW, UNKNOWN_RANK, SCRATCH = 32, 33, 34, 35
+# tables of FULL_TABLE
+TABLE_NODES, TABLE_EXTENTS, TABLE_CHILDREN, TABLE_LOG = 1, 2, 3, 4
+
+
+@inl
+def get(ctx, k):
+    return pl64(ctx + k * 8)
+
+
+@inl
+def put(ctx, k, value):
+    ps64(ctx + k * 8, value)

@@ -1,0 +1,366 @@
+"""Coverage: which rank covers how much of an edge.
+
+A word is slot | flags | start | cutoff, both relative to the node's start: three inline words on the reader line,
+then a list extent, then a dense u32 array by slot (without the slot field) where a list would be larger. "Full" means start 0
+and cutoff >= length, so a split or an append leaves the words of other ranks untouched.
+
+The own word is entered by CAS from 0 under the shared gate, as a word that covers nothing; a change of form, a split copy
+and the reallocation of an extent hold the gate exclusively, so an edit is never lost (M2). Removing never allocates.
+"""
+
+from __future__ import annotations
+
+from shmtrie.atomics import cas64, ctz, eq8, gt16, ld32, ld64, ld64s, lshr, max16, max16_of, st32, st64, st64r, zero_line
+from shmtrie.kernels.build import inl, jit
+from shmtrie.kernels.context import C_HEADER_EPOCH, C_MINE, C_N_LINES, C_N_SLOTS, C_STATES, FULL, OK, RETRY, get
+from shmtrie.kernels.extents import claim_lines, free_later, line_at
+from shmtrie.kernels.hooks import Site, at
+from shmtrie.kernels.protocol import bump, log_undo, pop_undo
+from shmtrie.layout import (
+    COV_ALIAS,
+    COV_PRESENT,
+    COV_SLOT,
+    COV_START,
+    FORM_DENSE,
+    FORM_LIST,
+    H_EPOCH,
+    H_SLOTS_HIGH,
+    HEAD_FORM,
+    HEAD_WORDS,
+    INLINE_WORDS,
+    LOG_BUMP,
+    LOG_CAS64,
+    M12,
+    M32,
+    N_COVERAGE,
+    N_INLINE,
+    R_STATE,
+    RANK_STATE_BYTES,
+    SLOT_ACTIVE,
+)
+
+
+@inl
+def word_cutoff(w):
+    """Blocks that a word covers from the node's start on; 0 behind a hole (start > 0) or when it covers nothing."""
+    return w & M12 if ((w >> COV_START) & M12) == 0 else 0
+
+
+@inl
+def make_word(slot, cutoff, flags):
+    return (slot << COV_SLOT) | COV_PRESENT | flags | cutoff
+
+
+@inl
+def head_words(head):
+    return lshr(head, HEAD_WORDS)
+
+
+@inl
+def head_form(head):
+    return (head >> HEAD_FORM) & 0xFF
+
+
+@inl
+def head_fits(ctx, head):
+    """The extent that a head names lies in the section (a torn or foreign head is not followed)."""
+    words = head_words(head)
+    lines = (words + 7) >> 3 if head_form(head) == FORM_LIST else (words + 15) >> 4
+    line = head & M32
+    return words > 0 and line > 0 and line + lines <= get(ctx, C_N_LINES) + 1
+
+
+# ------------------------------------------------------------------------------------------------ reading
+@inl
+def cov_find(ctx, a, slot):
+    """(address, low half, is it a 64-bit word) of a rank's word; address 0: none.
+
+    Stable under the gate; without it the caller validates by the version.
+    """
+    head = ld64(a + N_COVERAGE)
+    if head == 0:
+        for k in range(INLINE_WORDS):
+            w = ld64(a + N_INLINE + k * 8)
+            if w != 0 and lshr(w, COV_SLOT) == slot:
+                return a + N_INLINE + k * 8, w & M32, 1
+        return 0, 0, 1
+    if not head_fits(ctx, head):
+        return 0, 0, 1
+    x = line_at(ctx, head & M32)
+    words = head_words(head)
+    if head_form(head) == FORM_LIST:
+        for k in range(words >> 3):
+            m = eq8(x + k * 64, ~M32, slot << COV_SLOT)
+            while m != 0:
+                j = ctz(m)
+                m &= m - 1
+                w = ld64(x + k * 64 + j * 8)
+                if w != 0 and lshr(w, COV_SLOT) == slot:
+                    return x + k * 64 + j * 8, w & M32, 1
+        return 0, 0, 1
+    if slot < words:
+        return x + slot * 4, ld32(x + slot * 4), 0
+    return 0, 0, 0
+
+
+@jit
+def cov_max(ctx, a):
+    """The largest cutoff in a node, whoever has it."""
+    head = ld64(a + N_COVERAGE)
+    top = 0
+    if head == 0:
+        for k in range(INLINE_WORDS):
+            top = max(top, ld64(a + N_INLINE + k * 8) & M12)
+        return top
+    if not head_fits(ctx, head):
+        return 0
+    x = line_at(ctx, head & M32)
+    words = head_words(head)
+    if head_form(head) == FORM_LIST:
+        for k in range(words):
+            top = max(top, ld64(x + k * 8) & M12)
+    else:
+        for k in range(words >> 4):
+            top = max(top, max16(x + k * 64, M12))
+    return top
+
+
+@jit
+def cov_max_mine(ctx, a, slot):
+    """The largest cutoff of this lane's ranks other than `slot` whose hashes are the edge's own."""
+    head = ld64(a + N_COVERAGE)
+    mine = get(ctx, C_MINE)
+    n = get(ctx, C_N_SLOTS)
+    top = 0
+    if head == 0 or head_form(head) == FORM_LIST:
+        x, words = a + N_INLINE, INLINE_WORDS
+        if head != 0:
+            if not head_fits(ctx, head):
+                return 0
+            x, words = line_at(ctx, head & M32), head_words(head)
+        for k in range(words):
+            w = ld64(x + k * 8)
+            if w != 0 and (w & COV_ALIAS) == 0:
+                s = lshr(w, COV_SLOT)
+                if s != slot and s < n and ld32(mine + s * 4) != 0:
+                    top = max(top, w & M12)
+        return top
+    if not head_fits(ctx, head):
+        return 0
+    x = line_at(ctx, head & M32)
+    # the mask of own slots is padded to 16; `slot` itself is left out for the moment
+    masked = ld32(mine + slot * 4) if 0 <= slot < n else 0
+    if masked != 0:
+        st32(mine + slot * 4, 0)
+    for k in range(min(head_words(head), (n + 15) & ~15) >> 4):
+        top = max(top, max16_of(x + k * 64, mine + k * 64, COV_ALIAS))
+    if masked != 0:
+        st32(mine + slot * 4, masked)
+    return top
+
+
+@inl
+def cov_room(ctx, a, slot):
+    """1 if the rank has a word in the node or one is free for it (a hint: the CAS decides)."""
+    word_at, _, _ = cov_find(ctx, a, slot)
+    if word_at != 0:
+        return 1
+    head = ld64(a + N_COVERAGE)
+    if head == 0:
+        for k in range(INLINE_WORDS):
+            if ld64(a + N_INLINE + k * 8) == 0:
+                return 1
+    elif head_form(head) == FORM_LIST and head_fits(ctx, head):
+        x = line_at(ctx, head & M32)
+        for k in range(head_words(head) >> 3):
+            if eq8(x + k * 64, -1, 0) != 0:
+                return 1
+    return 0
+
+
+# ------------------------------------------------------------------------------------------------ own words
+@inl
+def word_store(word_at, wide, slot, low):
+    """Change an own word in place; low half 0 frees a 64-bit word altogether."""
+    if wide != 0:
+        st64r(word_at, (slot << COV_SLOT) | low if low != 0 else 0)
+    else:
+        st32(word_at, low)
+
+
+@jit
+def _enter(ctx, word_at, slot):
+    """Announce and reserve a free word: OK, RETRY (somebody took it) or FULL."""
+    w = make_word(slot, 0, 0)
+    if log_undo(ctx, LOG_CAS64, word_at, 0, w) != OK:
+        return FULL
+    if cas64(word_at, 0, w) != 0:
+        at(ctx, Site.WORD_ENTERED)
+        return OK
+    pop_undo(ctx)
+    return RETRY
+
+
+@jit
+def cov_enter(ctx, a, slot):
+    """The rank's word, entered as covering nothing where it has none: (status, address, low half, wide).
+
+    RETRY: no word is free any more, the form has to change (`cov_grow`, under the exclusive gate).
+    """
+    word_at, low, wide = cov_find(ctx, a, slot)
+    if word_at != 0:
+        return OK, word_at, low, wide
+    head = ld64(a + N_COVERAGE)
+    if head == 0:
+        for k in range(INLINE_WORDS):
+            if ld64(a + N_INLINE + k * 8) == 0:
+                status = _enter(ctx, a + N_INLINE + k * 8, slot)
+                if status != RETRY:
+                    return status, a + N_INLINE + k * 8, COV_PRESENT, 1
+    elif head_form(head) == FORM_LIST and head_fits(ctx, head):
+        x = line_at(ctx, head & M32)
+        for k in range(head_words(head) >> 3):
+            m = eq8(x + k * 64, -1, 0)
+            while m != 0:
+                j = ctz(m)
+                m &= m - 1
+                status = _enter(ctx, x + k * 64 + j * 8, slot)
+                if status != RETRY:
+                    return status, x + k * 64 + j * 8, COV_PRESENT, 1
+    return RETRY, 0, 0, 1
+
+
+@inl
+def _dense_words(ctx, slot):
+    high = ld64(get(ctx, C_HEADER_EPOCH) - H_EPOCH + H_SLOTS_HIGH)
+    return (max(high, slot + 1) + 15) & ~15
+
+
+@jit
+def _new_extent(ctx, words, form):
+    """A cleared extent of coverage words as a head, or 0."""
+    lines = words >> 3 if form == FORM_LIST else words >> 4
+    line = claim_lines(ctx, lines)
+    if line == 0:
+        return 0
+    for k in range(lines):
+        zero_line(line_at(ctx, line) + k * 64)
+    return line | (form << HEAD_FORM) | (words << HEAD_WORDS)
+
+
+@jit
+def cov_grow(ctx, a, slot):
+    """Change the form so that the rank gets a word: (status, address, low half, wide).
+
+    Notes
+    -----
+    Gate: exclusive. The new extent is complete before the head names it; then comes the bump, and the old
+    extent is freed by the commit. Inline words stay as they are: a reader that still has the old head may read them.
+    Crash: the undo list puts the old head back, bumps, and frees the new extent, in this order.
+    """
+    head = ld64(a + N_COVERAGE)
+    form, words = head_form(head), head_words(head)
+    dense = _dense_words(ctx, slot)
+    want = 8 if head == 0 else 2 * words
+    to_list = form != FORM_DENSE and want * 8 <= dense * 4
+    fresh = _new_extent(ctx, want, FORM_LIST) if to_list else _new_extent(ctx, dense, FORM_DENSE)
+    if fresh == 0:
+        return FULL, 0, 0, 1
+    y = line_at(ctx, fresh & M32)
+    n = 0
+    if form == FORM_DENSE:
+        x = line_at(ctx, head & M32)
+        for k in range(words):
+            st32(y + k * 4, ld32(x + k * 4))
+    else:
+        x, old = a + N_INLINE, INLINE_WORDS
+        if head != 0:
+            x, old = line_at(ctx, head & M32), words
+        for k in range(old):
+            w = ld64(x + k * 8)
+            if w != 0:
+                if to_list:
+                    st64(y + n * 8, w)
+                else:
+                    st32(y + lshr(w, COV_SLOT) * 4, w & M32)
+                n += 1
+    word_at = y + n * 8 if to_list else y + slot * 4
+    if to_list:
+        st64(word_at, make_word(slot, 0, 0))
+    if log_undo(ctx, LOG_BUMP, a, 0, 0) != OK or log_undo(ctx, LOG_CAS64, a + N_COVERAGE, head, fresh) != OK:
+        return FULL, 0, 0, 1
+    st64r(a + N_COVERAGE, fresh)
+    at(ctx, Site.HEAD_PUBLISHED)
+    bump(a)
+    if head != 0 and free_later(ctx, head & M32) != OK:
+        return FULL, 0, 0, 1
+    return OK, word_at, COV_PRESENT if to_list else 0, 1 if to_list else 0
+
+
+# ------------------------------------------------------------------------------------------------ split copy
+@inl
+def slot_is_active(ctx, slot):
+    return slot < get(ctx, C_N_SLOTS) and (
+        ld64s(get(ctx, C_STATES) + slot * RANK_STATE_BYTES + R_STATE) & 0xFF
+    ) == SLOT_ACTIVE
+
+
+@inl
+def _behind(w, cut):
+    """What a word says of the part behind `cut`, rebased to it; 0 for nothing."""
+    stop = w & M12
+    if stop <= cut:
+        return 0
+    begin = (w >> COV_START) & M12
+    begin = begin - cut if begin > cut else 0
+    return (w & (M32 & ~0xFFFFFF)) | (begin << COV_START) | (stop - cut)
+
+
+@jit
+def cov_split(ctx, a, b, cut):
+    """Give the suffix `b` (not reachable yet) the words of `a` behind `cut`; OK or FULL.
+
+    Gate of `a`: exclusive. Slots that are not ACTIVE are left out: their sweep may already be past (M12).
+    """
+    head = ld64(a + N_COVERAGE)
+    form, words = head_form(head), head_words(head)
+    if head != 0 and form == FORM_DENSE:
+        x = line_at(ctx, head & M32)
+        n = 0
+        for k in range(words >> 4):
+            n += gt16(x + k * 64, M12, cut) != 0
+        if n == 0:
+            return OK
+        fresh = _new_extent(ctx, words, FORM_DENSE)
+        if fresh == 0:
+            return FULL
+        y = line_at(ctx, fresh & M32)
+        for k in range(words >> 4):
+            m = gt16(x + k * 64, M12, cut)
+            while m != 0:
+                slot = k * 16 + ctz(m)
+                m &= m - 1
+                if slot_is_active(ctx, slot):
+                    st32(y + slot * 4, _behind(ld32(x + slot * 4), cut))
+        st64(b + N_COVERAGE, fresh)
+        return OK
+    x, old = a + N_INLINE, INLINE_WORDS
+    if head != 0:
+        x, old = line_at(ctx, head & M32), words
+    n = 0
+    for k in range(old):
+        n += (ld64(x + k * 8) & M12) > cut
+    y = b + N_INLINE
+    if n > INLINE_WORDS:
+        fresh = _new_extent(ctx, (n + 7) & ~7, FORM_LIST)
+        if fresh == 0:
+            return FULL
+        y = line_at(ctx, fresh & M32)
+        st64(b + N_COVERAGE, fresh)
+    n = 0
+    for k in range(old):
+        w = ld64(x + k * 8)
+        if (w & M12) > cut and slot_is_active(ctx, lshr(w, COV_SLOT)):
+            st64(y + n * 8, (w & ~M32) | _behind(w, cut))
+            n += 1
+    return OK

@@ -1,0 +1,460 @@
+"""Allocation of node ids and of extents (runs of 64-byte lines).
+
+The truth is in the claim words: 0 = free, else (operation number, lane) of whoever took it; a word is taken
+by CAS from 0, announced in the undo list before, and only exactly that value is ever freed. Everything else is
+a hint: the private lists of free ids, the cursors, and the `used` count of a span. A lost hint costs a search.
+
+Lines come in spans of 1,024. A span serves one size class; one whose claim words are all free can be turned
+into any class, through a CONVERTING state that names the lane. A claimer reads the span's word again after its
+CAS, the converter reads the claim words after its CAS: one of the two sees the other (both are sequentially
+consistent), so no extent is ever claimed in a span of another class.
+"""
+
+from __future__ import annotations
+
+from shmtrie.atomics import add64, cas32, cas64, ctz, eq16, fence_full, fence_release, ld32, ld64, lshr, pl64, ps64, st64, st64r
+from shmtrie.kernels.build import inl, jit
+from shmtrie.kernels.context import (
+    BUSY,
+    C_CLAIMS,
+    C_EXTENTS,
+    C_FULL_TABLE,
+    C_HEADER_EPOCH,
+    C_LANE,
+    C_LINE_HINTS,
+    C_N_NODE_HINTS,
+    C_N_NODES,
+    C_N_SPANS,
+    C_NODE_CLAIMS,
+    C_NODE_CURSOR,
+    C_NODE_HINTS,
+    C_SPAN_CURSOR,
+    C_SPANS,
+    FULL,
+    OK,
+    TABLE_EXTENTS,
+    TABLE_NODES,
+    get,
+    put,
+)
+from shmtrie.kernels.hooks import Site, at
+from shmtrie.kernels.protocol import (
+    bump_generation,
+    claim_value,
+    gate_exclusive,
+    log_redo,
+    log_undo,
+    node_at,
+    pop_undo,
+)
+from shmtrie.layout import (
+    H_EPOCH,
+    H_NODES_HIGH,
+    INLINE_WORDS,
+    LINE,
+    LOG_CAS32,
+    LOG_CAS64,
+    LOG_FREE,
+    LOG_NODE,
+    M32,
+    N_ALIAS,
+    N_COUNT,
+    N_COVERAGE,
+    N_EDGE,
+    N_INLINE,
+    N_OWNER,
+    N_START,
+    N_SUFFIX,
+    N_TAIL,
+    N_VERSION,
+    SPAN_BYTES,
+    SPAN_CONVERTING,
+    SPAN_LINES,
+    SPAN_TAIL,
+    SPAN_TURN,
+)
+
+NODE_HINTS = 256  # private list of node ids that were seen free
+HINTS = 63  # the same a size class; word 0 is the number of them
+CLASS_WORDS = HINTS + 1
+
+
+# ------------------------------------------------------------------------------------------------ node ids
+@jit
+def _hint_nodes(ctx):
+    """Search free node ids from the cursor on; the number found."""
+    total = get(ctx, C_N_NODES)
+    claims = get(ctx, C_NODE_CLAIMS)
+    cursor = get(ctx, C_NODE_CURSOR)
+    hints = get(ctx, C_NODE_HINTS)
+    found = 0
+    rounds = (total + 15) // 16
+    groups = rounds  # of 16 claim words; the section is padded to whole pages
+    for _ in range(rounds):
+        if cursor >= groups:
+            cursor = 0
+        m = eq16(claims + cursor * 64, -1, 0)
+        while m != 0 and found < NODE_HINTS:
+            node = cursor * 16 + ctz(m)
+            m &= m - 1
+            if 0 < node < total:
+                ps64(hints + found * 8, node)
+                found += 1
+        cursor += 1
+        if found >= NODE_HINTS - 16:
+            break
+    put(ctx, C_NODE_CURSOR, cursor)
+    # taken from the end of the list: lowest ids first
+    for k in range(found // 2):
+        x = pl64(hints + k * 8)
+        ps64(hints + k * 8, pl64(hints + (found - 1 - k) * 8))
+        ps64(hints + (found - 1 - k) * 8, x)
+    put(ctx, C_N_NODE_HINTS, found)
+    return found
+
+
+@jit
+def claim_node(ctx):
+    """A free node id, its gate held exclusively and listed; 0 when there is none.
+
+    Notes
+    -----
+    Fields are set by `make_node`. Crash: undone by the undo entry of the claim word. The gate of a node that
+    was just reclaimed may still be held by its reclaimer: that id is passed over.
+    """
+    value = claim_value(ctx)
+    claims = get(ctx, C_NODE_CLAIMS)
+    hints = get(ctx, C_NODE_HINTS)
+    for sweep in range(3):
+        n = get(ctx, C_N_NODE_HINTS)
+        while n > 0:
+            n -= 1
+            put(ctx, C_N_NODE_HINTS, n)
+            node = pl64(hints + n * 8)
+            a = claims + node * 4
+            if ld32(a) != 0:
+                continue
+            if log_undo(ctx, LOG_CAS32, a, 0, value) != OK:
+                return 0
+            if cas32(a, 0, value) == 0:
+                pop_undo(ctx)
+                continue
+            at(ctx, Site.NODE_CLAIMED)
+            status = gate_exclusive(ctx, node)
+            if status != OK:
+                cas32(a, value, 0)
+                pop_undo(ctx)
+                if status != BUSY:
+                    return 0
+                continue
+            high = get(ctx, C_HEADER_EPOCH) - H_EPOCH + H_NODES_HIGH
+            for _ in range(64):
+                h = ld64(high)
+                if h > node or cas64(high, h, node + 1) != 0:
+                    break
+            return node
+        if _hint_nodes(ctx) == 0:
+            break
+    put(ctx, C_FULL_TABLE, TABLE_NODES)
+    return 0
+
+
+@jit
+def make_node(ctx, node, depth, space, edge, end, internal):
+    """Give a claimed node its fields: a child at `depth` hanging in `space`, covered by nobody.
+
+    Notes
+    -----
+    The space it hangs in comes last (M16): until then a reader that came by a stale child entry refuses it.
+    Crash: the node entry of the undo list takes it back to a free one.
+    """
+    a = node_at(ctx, node)
+    if log_undo(ctx, LOG_NODE, a, 0, 0) != OK:
+        return FULL
+    own = lshr(ld64(a + N_TAIL), 32)
+    if lshr(ld64(a + N_VERSION), 32) == 0:  # never used: it owns the space of its own number
+        own = node
+        bump_generation(a)
+    # R40: a reader that reads any of the words below also finds the generation that was bumped before
+    fence_release()
+    st64(a + N_EDGE, edge)
+    st64(a + N_COVERAGE, 0)
+    for k in range(INLINE_WORDS):
+        st64(a + N_INLINE + k * 8, 0)
+    st64(a + N_SUFFIX, 0)
+    st64(a + N_ALIAS, 0)
+    home = node_at(ctx, own)
+    st64(home + N_OWNER, node)
+    st64(home + N_COUNT, 0)
+    st64(a + N_TAIL, end | internal | (own << 32))
+    st64r(a + N_START, depth | (space << 32))
+    at(ctx, Site.NODE_MADE)
+    return OK
+
+
+@inl
+def hint_node(ctx, node):
+    n = get(ctx, C_N_NODE_HINTS)
+    if n < NODE_HINTS:
+        ps64(get(ctx, C_NODE_HINTS) + n * 8, node)
+        put(ctx, C_N_NODE_HINTS, n + 1)
+
+
+# ------------------------------------------------------------------------------------------------ extents
+@inl
+def class_of(lines):
+    """Index and size of the smallest class that holds `lines` (layout.size_class)."""
+    if lines <= 16:
+        return lines, lines
+    shift = 0
+    while ((lines - 1) >> shift) >= 16:
+        shift += 1
+    top = ((lines - 1) >> shift) + 1
+    return 16 + (shift - 1) * 8 + top - 8, top << shift
+
+
+@inl
+def line_at(ctx, line):
+    return get(ctx, C_EXTENTS) + line * LINE
+
+
+@inl
+def span_word_at(ctx, span):
+    return get(ctx, C_SPANS) + span * SPAN_BYTES
+
+
+@inl
+def extent_lines(ctx, line):
+    """Lines of the extent that begins at `line`: its span's class."""
+    return ld64(span_word_at(ctx, (line - 1) >> 10)) & 0xFFFF
+
+
+@inl
+def _claim_line(ctx, line, word_at, word):
+    """Try to take the extent at `line` of a span whose word was `word`; 1 if it was taken."""
+    a = get(ctx, C_CLAIMS) + line * 4
+    value = claim_value(ctx)
+    if ld32(a) != 0 or log_undo(ctx, LOG_CAS32, a, 0, value) != OK:
+        return 0
+    if cas32(a, 0, value) == 0:
+        pop_undo(ctx)
+        return 0
+    at(ctx, Site.LINES_CLAIMED)
+    fence_full()
+    if ld64(word_at) != word:  # the span is being turned, or was
+        cas32(a, value, 0)
+        pop_undo(ctx)
+        return 0
+    add64(word_at + 8, 1)
+    # R40: whoever reads what we write into the extent also sees the version bumped before it was freed
+    fence_release()
+    return 1
+
+
+@jit
+def _hint_span(ctx, hints, span, size):
+    """Enter free extents of a span into the hints of its class; the number found."""
+    first = span * SPAN_LINES + 1
+    claims = get(ctx, C_CLAIMS)
+    n = pl64(hints)
+    found = 0
+    line = first + (SPAN_LINES // size - 1) * size
+    while line >= first and n < HINTS:  # the lowest comes out first
+        if ld32(claims + line * 4) == 0:
+            n += 1
+            found += 1
+            ps64(hints + n * 8, line)
+        line -= size
+    ps64(hints, n)
+    return found
+
+
+@jit
+def _turn_span(ctx, span, size):
+    """Turn a span without claimed extents into class `size`; 1 if it was done.
+
+    Notes
+    -----
+    Crash: CONVERTING is undone by its undo entry; after the last store the entry no longer matches.
+    """
+    word_at = span_word_at(ctx, span)
+    word = ld64(word_at)
+    old = word & 0xFFFF
+    if ((word >> SPAN_CONVERTING) & 0xFF) != 0 or old == SPAN_TAIL:
+        return 0
+    turning = word | ((get(ctx, C_LANE) + 1) << SPAN_CONVERTING)
+    if log_undo(ctx, LOG_CAS64, word_at, word, turning) != OK:
+        return 0
+    if cas64(word_at, word, turning) == 0:
+        pop_undo(ctx)
+        return 0
+    at(ctx, Site.SPAN_TURNING)
+    fence_full()
+    claims = get(ctx, C_CLAIMS) + (span * SPAN_LINES + 1) * 4
+    empty = 1
+    for k in range(0, SPAN_LINES, 16):
+        if eq16(claims + k * 4, -1, 0) != 0xFFFF:
+            empty = 0
+            break
+    if empty == 0:
+        cas64(word_at, turning, word)
+        pop_undo(ctx)
+        return 0
+    if old > SPAN_LINES:  # an extent of several spans: the others come free as well
+        for k in range(1, old // SPAN_LINES):
+            tail_at = span_word_at(ctx, span + k)
+            tail = ld64(tail_at)
+            cas64(tail_at, tail, (lshr(tail, SPAN_TURN) + 1) << SPAN_TURN)
+    turn = (lshr(word, SPAN_TURN) + 1) & M32
+    st64(word_at + 8, 0)
+    cas64(word_at, turning, size | (turn << SPAN_TURN))
+    pop_undo(ctx)
+    return 1
+
+
+@jit
+def _find_span(ctx, index, size, patient):
+    """Make hints for a class; 1 if there are some.
+
+    A span of the class with room comes first, then one without claims, then (patience 1) a larger class, whose
+    extents then serve this class too. Patience 2 looks at every claim word instead of the `used` counts.
+    """
+    total = get(ctx, C_N_SPANS)
+    hints = get(ctx, C_LINE_HINTS) + index * CLASS_WORDS * 8
+    cursor = get(ctx, C_SPAN_CURSOR)
+    empty, larger, larger_size = -1, -1, 0
+    looks = total if patient != 0 else min(total, 96)
+    for _ in range(looks):
+        word_at = span_word_at(ctx, cursor)
+        word = ld64(word_at)
+        used = ld64(word_at + 8)
+        have = word & 0xFFFF
+        stable = ((word >> SPAN_CONVERTING) & 0xFF) == 0 and have != SPAN_TAIL
+        if stable and have == size and (used < SPAN_LINES // size or patient == 2):
+            if _hint_span(ctx, hints, cursor, size) > 0:
+                put(ctx, C_SPAN_CURSOR, cursor)
+                return 1
+        elif stable and patient == 2:
+            if _turn_span(ctx, cursor, size) != 0 and _hint_span(ctx, hints, cursor, size) > 0:
+                return 1
+            if have > size and have <= SPAN_LINES and (larger < 0 or have < larger_size):
+                if _hint_span(ctx, hints, cursor, have) > 0:
+                    return 1
+        elif stable and (have == 0 or used <= 0):
+            if empty < 0:
+                empty = cursor
+        elif stable and have > size and have <= SPAN_LINES and used < SPAN_LINES // have:
+            if larger < 0 or have < larger_size:
+                larger = cursor
+                larger_size = have
+        cursor += 1
+        if cursor >= total:
+            cursor = 0
+    put(ctx, C_SPAN_CURSOR, cursor)
+    if empty >= 0 and _turn_span(ctx, empty, size) != 0:
+        put(ctx, C_SPAN_CURSOR, empty)
+        return 1 if _hint_span(ctx, hints, empty, size) > 0 else 0
+    if patient != 0 and larger >= 0 and _hint_span(ctx, hints, larger, larger_size) > 0:
+        return 1
+    return 0
+
+
+@jit
+def claim_lines(ctx, lines):
+    """An extent of at least `lines` lines; its first line, or 0 when there is no room.
+
+    Notes
+    -----
+    Crash: undone by the undo entry of the claim word. Content is whatever was there.
+    """
+    if lines > SPAN_LINES:
+        return _claim_spans(ctx, lines)
+    index, size = class_of(lines)
+    hints = get(ctx, C_LINE_HINTS) + index * CLASS_WORDS * 8
+    for patient in range(-1, 3):
+        if patient >= 0 and _find_span(ctx, index, size, patient) == 0:
+            continue
+        n = pl64(hints)
+        while n > 0:
+            line = pl64(hints + n * 8)
+            n -= 1
+            ps64(hints, n)
+            word_at = span_word_at(ctx, (line - 1) >> 10)
+            word = ld64(word_at)
+            have = word & 0xFFFF
+            if have < size or have > SPAN_LINES or ((word >> SPAN_CONVERTING) & 0xFF) != 0:
+                continue
+            if ((line - 1) & (SPAN_LINES - 1)) % have != 0:
+                continue
+            if _claim_line(ctx, line, word_at, word) != 0:
+                return line
+    put(ctx, C_FULL_TABLE, TABLE_EXTENTS)
+    return 0
+
+
+@jit
+def _claim_spans(ctx, lines):
+    """An extent of several spans (dense coverage of more than 16,384 ranks)."""
+    need = (lines + SPAN_LINES - 1) // SPAN_LINES
+    total = get(ctx, C_N_SPANS)
+    if need >= 63:
+        put(ctx, C_FULL_TABLE, TABLE_EXTENTS)
+        return 0
+    for first in range(total - need + 1):
+        good = 1
+        for k in range(need):
+            word = ld64(span_word_at(ctx, first + k))
+            if (word & 0xFFFF) == SPAN_TAIL or ((word >> SPAN_CONVERTING) & 0xFF) != 0:
+                good = 0
+                break
+            if (word & 0xFFFF) != 0 and ld64(span_word_at(ctx, first + k) + 8) > 0:
+                good = 0
+                break
+        if good == 0:
+            continue
+        turned = 0
+        while turned < need and _turn_span(ctx, first + turned, SPAN_TAIL) != 0:
+            turned += 1
+        if turned == need:
+            word_at = span_word_at(ctx, first)
+            word = ld64(word_at)
+            cas64(word_at, word, (word & ~0xFFFF) | (need * SPAN_LINES))
+            line = first * SPAN_LINES + 1
+            if _claim_line(ctx, line, word_at, ld64(word_at)) != 0:
+                return line
+        for k in range(turned):  # back to an empty span
+            word_at = span_word_at(ctx, first + k)
+            word = ld64(word_at)
+            cas64(word_at, word, word & ~0xFFFF)
+    put(ctx, C_FULL_TABLE, TABLE_EXTENTS)
+    return 0
+
+
+@inl
+def free_later(ctx, line):
+    """The commit frees this extent."""
+    a = get(ctx, C_CLAIMS) + line * 4
+    return log_redo(ctx, LOG_FREE, a, ld32(a), 0)
+
+
+@jit
+def free_claim(ctx, a, value):
+    """Free a claim word that still has `value`; hints are mended. Repetition is safe: values do not return."""
+    if cas32(a, value, 0) == 0:
+        return
+    lines = get(ctx, C_CLAIMS)
+    nodes = get(ctx, C_NODE_CLAIMS)
+    if nodes <= a < nodes + get(ctx, C_N_NODES) * 4:
+        hint_node(ctx, (a - nodes) >> 2)
+        return
+    line = (a - lines) >> 2
+    word_at = span_word_at(ctx, (line - 1) >> 10)
+    add64(word_at + 8, -1)
+    size = ld64(word_at) & 0xFFFF
+    if 0 < size <= SPAN_LINES:
+        index, _ = class_of(size)
+        hints = get(ctx, C_LINE_HINTS) + index * CLASS_WORDS * 8
+        n = pl64(hints)
+        if n < HINTS:
+            ps64(hints, n + 1)
+            ps64(hints + (n + 1) * 8, line)

@@ -1,0 +1,291 @@
+"""The plan of a store: a pure read of the path, validated node by node.
+
+Rows of TOUCHED name the nodes that will change, from the root down; nodes that the rank covers already under the same hashes
+need no gate and have no row. What is planned stands while (version, tail) of a row's node stand; the execution checks
+them under the gate and plans anew when they moved.
+"""
+
+from __future__ import annotations
+
+from shmtrie.atomics import fence_acquire, ld64, ld64a, lshr, pl64
+from shmtrie.kernels.aliases import alias_hash
+from shmtrie.kernels.build import inl, jit
+from shmtrie.kernels.children import child_find, child_hash, parent_of, prefetch_child
+from shmtrie.kernels.context import (
+    BAD_SEQUENCE,
+    C_CUTS,
+    C_EXTENTS,
+    C_FULL_TABLE,
+    C_N_CUTS,
+    C_N_TOUCHED,
+    C_REST,
+    C_REST_DEPTH,
+    C_REST_NODE,
+    C_SEED,
+    C_SPLIT_DEPTH,
+    C_SPLIT_NODE,
+    C_TOUCHED,
+    FULL,
+    OK,
+    RETRY,
+    TABLE_LOG,
+    get,
+    put,
+)
+from shmtrie.kernels.coverage import cov_find, cov_room
+from shmtrie.kernels.edges import edge_fits, mismatch
+from shmtrie.kernels.lookup import lookup_prefetch, resolve
+from shmtrie.kernels.protocol import node_at, scratch_get, scratch_put
+from shmtrie.layout import (
+    COV_ALIAS,
+    INTERNAL,
+    LANE_GATES,
+    LINE,
+    M12,
+    M31,
+    M32,
+    MAX_EDGE,
+    N_EDGE,
+    N_START,
+    N_TAIL,
+    N_VERSION,
+    NO_SPACE,
+)
+
+# a row of TOUCHED: positions are absolute depths; [LO, MID) lies in the edge already, [MID, HI) is appended
+(T_NODE, T_LO, T_MID, T_HI, T_INDEX, T_VERSION, T_TAIL, T_FLAGS, T_LOW, T_WORD, T_WIDE, T_NEW) = range(12)
+T_WIDTH = 12
+EXCLUSIVE, ALIAS, EXTEND, FIRST_CHILD, CREDIT, VERIFIED, FRESH = 1, 2, 4, 8, 16, 32, 64
+# a row of CUTS
+(X_NODE, X_DEPTH, X_WORD, X_WIDE, X_LOW, X_NEW) = range(6)
+X_WIDTH = 6
+MAX_TOUCHED = LANE_GATES - 64
+MAX_CUTS = 1_024
+WALK = 1 << 20
+CLIMB = 1 << 20
+
+
+@inl
+def row_get(ctx, k, field):
+    return scratch_get(get(ctx, C_TOUCHED), k, T_WIDTH, field)
+
+
+@inl
+def row_put(ctx, k, field, value):
+    scratch_put(get(ctx, C_TOUCHED), k, T_WIDTH, field, value)
+
+
+@inl
+def cut_get(ctx, k, field):
+    return scratch_get(get(ctx, C_CUTS), k, X_WIDTH, field)
+
+
+@inl
+def cut_put(ctx, k, field, value):
+    scratch_put(get(ctx, C_CUTS), k, X_WIDTH, field, value)
+
+
+@inl
+def _row(ctx, node, version, tail, lo, mid, hi, index, flags):
+    """Add a row; OK or FULL."""
+    k = get(ctx, C_N_TOUCHED)
+    if k >= MAX_TOUCHED:
+        put(ctx, C_FULL_TABLE, TABLE_LOG)
+        return FULL
+    row_put(ctx, k, T_NODE, node)
+    row_put(ctx, k, T_LO, lo)
+    row_put(ctx, k, T_MID, mid)
+    row_put(ctx, k, T_HI, hi)
+    row_put(ctx, k, T_INDEX, index)
+    row_put(ctx, k, T_VERSION, version)
+    row_put(ctx, k, T_TAIL, tail)
+    row_put(ctx, k, T_FLAGS, flags)
+    put(ctx, C_N_TOUCHED, k + 1)
+    return OK
+
+
+@inl
+def _hashes_differ(ctx, a, slot, low, edge, position, external, m):
+    """Whether the event's hashes of m matched blocks differ from what the rank's word stands for there."""
+    if (low & COV_ALIAS) != 0:
+        for k in range(min(m, (low & M12) - position)):
+            found, h = alias_hash(ctx, a, slot, position + k)
+            if found == 0 or h != pl64(external + k * 8):
+                return 1
+        return 0
+    x = get(ctx, C_EXTENTS) + (edge & M32) * LINE + (lshr(edge, 32) + position) * 8
+    return 1 if mismatch(x, external, m) != m else 0
+
+
+@jit
+def walk(ctx, slot, node, depth, local, external, n):
+    """Follow the blocks from (node, depth) and write rows; OK, RETRY or FULL."""
+    put(ctx, C_N_TOUCHED, 0)
+    put(ctx, C_N_CUTS, 0)
+    put(ctx, C_SPLIT_NODE, 0)
+    put(ctx, C_REST, n)
+    i = 0
+    parent_at, parent_tail, parent_generation = 0, 0, 0
+    for _ in range(WALK):
+        a = node_at(ctx, node)
+        version = ld64a(a + N_VERSION)
+        tail, begin, edge = ld64(a + N_TAIL), ld64(a + N_START), ld64(a + N_EDGE)
+        start, end = begin & M32, tail & M31
+        low, m, room, differ = 0, 0, 1, 0
+        if node != 0:
+            if lshr(begin, 32) == NO_SPACE or depth < start or depth > end or not edge_fits(ctx, edge):
+                return RETRY
+            if end - start > lshr(edge, 32):
+                return RETRY
+            if depth < end:
+                x = get(ctx, C_EXTENTS) + (edge & M32) * LINE + (depth - start) * 8
+                m = mismatch(x, local + i * 8, min(n - i, end - depth))
+            _, low, _ = cov_find(ctx, a, slot)
+            room = cov_room(ctx, a, slot)
+            if m > 0:
+                differ = _hashes_differ(ctx, a, slot, low, edge, depth - start, external + i * 8, m)
+        fence_acquire()
+        if ld64(a + N_VERSION) != version or ld64(a + N_TAIL) != tail:
+            return RETRY
+        if parent_at != 0:
+            # hand over hand: the parent was still the same when the child was read (M1, M1b)
+            if ld64(parent_at + N_TAIL) != parent_tail or lshr(ld64(parent_at + N_VERSION), 32) != parent_generation:
+                return RETRY
+            if m == 0 and depth < end:
+                return RETRY
+        flags = 0 if room != 0 else EXCLUSIVE
+        needs_alias = differ != 0 or ((low & COV_ALIAS) != 0 and (low & M12) < depth - start + m)
+        if needs_alias:
+            flags |= ALIAS | EXCLUSIVE
+        has_row = 0
+        covers = (low & M12) >= end - start
+        if m > 0:
+            if differ != 0 or (low & M12) < depth - start + m:
+                if _row(ctx, node, version, tail, depth, depth + m, depth + m, i, flags | CREDIT) != OK:
+                    return FULL
+                has_row = 1
+                covers = depth + m == end
+            i += m
+            depth += m
+        if i == n:
+            return OK
+        if depth < end:
+            if has_row == 0 and _row(ctx, node, version, tail, depth, depth, depth, i, 0) != OK:
+                return FULL
+            last = get(ctx, C_N_TOUCHED) - 1
+            row_put(ctx, last, T_FLAGS, row_get(ctx, last, T_FLAGS) | EXCLUSIVE)
+            put(ctx, C_SPLIT_NODE, node)
+            put(ctx, C_SPLIT_DEPTH, depth)
+            put(ctx, C_REST, i)
+            put(ctx, C_REST_NODE, node)
+            put(ctx, C_REST_DEPTH, depth)
+            return OK
+        child = child_find(ctx, lshr(tail, 32), depth, pl64(local + i * 8))
+        fence_acquire()
+        if ld64(a + N_TAIL) != tail or lshr(ld64(a + N_VERSION), 32) != lshr(version, 32):
+            return RETRY
+        if child != 0:
+            parent_at, parent_tail, parent_generation = a, tail, lshr(version, 32)
+            node = child
+            continue
+        inside = (tail & INTERNAL) != 0
+        if node != 0:
+            if has_row == 0:
+                if _row(ctx, node, version, tail, depth, depth, depth, i, flags & ~ALIAS if inside else flags) != OK:
+                    return FULL
+                if inside:
+                    last = get(ctx, C_N_TOUCHED) - 1
+                    row_put(ctx, last, T_FLAGS, 0)
+            last = get(ctx, C_N_TOUCHED) - 1
+            more = row_get(ctx, last, T_FLAGS)
+            if not inside:
+                more |= EXCLUSIVE
+                if covers and end - start < MAX_EDGE:
+                    k = min(n - i, MAX_EDGE - (end - start))
+                    more |= EXTEND | CREDIT
+                    if (low & COV_ALIAS) != 0 or differ != 0:
+                        more |= ALIAS
+                    row_put(ctx, last, T_HI, end + k)
+                    i += k
+                    depth += k
+                if i < n:
+                    more |= FIRST_CHILD
+                row_put(ctx, last, T_FLAGS, more)
+        put(ctx, C_REST, i)
+        put(ctx, C_REST_NODE, node)
+        put(ctx, C_REST_DEPTH, depth)
+        return OK
+    return RETRY
+
+
+@inl
+def _on_path(ctx, node, depth):
+    """The place will be given another hash by this store: it lies in a row's range."""
+    k = get(ctx, C_N_TOUCHED) - 1
+    while k >= 0:
+        if row_get(ctx, k, T_NODE) == node and row_get(ctx, k, T_LO) <= depth < row_get(ctx, k, T_HI):
+            return 1
+        k -= 1
+    return 0
+
+
+@jit
+def _is_above(ctx, node, depth, parent, parent_depth):
+    """The place is the parent's own or lies above it."""
+    if node == parent:
+        return 1 if depth <= parent_depth else 0
+    for _ in range(CLIMB):
+        parent = parent_of(ctx, node_at(ctx, parent))
+        if parent == 0:
+            return 0
+        if parent == node:
+            return 1
+    return 0
+
+
+@jit
+def _moved(ctx, slot, parent, parent_depth, external, lo, hi):
+    """Places off the new path that the rank holds under hashes [lo, hi) of the store: OK, BAD_SEQUENCE or FULL."""
+    for i in range(lo, min(lo + 8, hi)):
+        lookup_prefetch(ctx, pl64(external + i * 8))
+    for i in range(lo, hi):
+        if i + 8 < hi:
+            lookup_prefetch(ctx, pl64(external + (i + 8) * 8))
+        node, depth = resolve(ctx, slot, pl64(external + i * 8), 2)
+        if node == 0 or _on_path(ctx, node, depth) != 0:
+            continue
+        if parent != 0 and _is_above(ctx, node, depth, parent, parent_depth) != 0:
+            return BAD_SEQUENCE
+        k = 0
+        cuts = get(ctx, C_N_CUTS)
+        while k < cuts and cut_get(ctx, k, X_NODE) != node:
+            k += 1
+        if k == cuts:
+            if cuts >= MAX_CUTS:
+                put(ctx, C_FULL_TABLE, TABLE_LOG)
+                return FULL
+            put(ctx, C_N_CUTS, cuts + 1)
+            cut_put(ctx, k, X_NODE, node)
+            cut_put(ctx, k, X_DEPTH, depth)
+        elif depth < cut_get(ctx, k, X_DEPTH):
+            cut_put(ctx, k, X_DEPTH, depth)
+    return OK
+
+
+@jit
+def find_moved(ctx, slot, parent, parent_depth, external, n):
+    """Fill CUTS: what the rank holds elsewhere under hashes that this store gives to other places.
+
+    Blocks that stay covered under their own hash need no look: an external hash has one place.
+    """
+    for k in range(get(ctx, C_N_TOUCHED)):
+        i = row_get(ctx, k, T_INDEX)
+        status = _moved(ctx, slot, parent, parent_depth, external, i, i + row_get(ctx, k, T_HI) - row_get(ctx, k, T_LO))
+        if status != OK:
+            return status
+    return _moved(ctx, slot, parent, parent_depth, external, get(ctx, C_REST), n)
+
+
+@inl
+def prefetch_first(ctx, space, local):
+    prefetch_child(ctx, child_hash(get(ctx, C_SEED), space, local))

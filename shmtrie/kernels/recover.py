@@ -1,0 +1,81 @@
+"""Recovery: finish or take back what a dead lane had begun. The caller holds the dead lane's lock and works as that lane.
+
+UNDO goes back, REDO goes on, RELEASE is ended; no gate is needed that the dead lane did not hold. Every step may be repeated, so a
+recoverer may die as well.
+"""
+
+from __future__ import annotations
+
+from shmtrie.atomics import ld64, pl64, st64r
+from shmtrie.kernels.build import entry, jit
+from shmtrie.kernels.children import space_unlock
+from shmtrie.kernels.context import C_BASE, C_LANE, C_OPERATION, C_RECORD, OK, get, put
+from shmtrie.kernels.hooks import Site, at
+from shmtrie.kernels.protocol import count, node_at
+from shmtrie.kernels.reclaim import work_todo
+from shmtrie.kernels.transaction import finish, redo_all, release, undo_all
+from shmtrie.layout import (
+    COUNTERS,
+    L_OP,
+    L_PHASE,
+    L_SPACE,
+    L_SPACE_CHANGE,
+    L_SPACE_COUNT,
+    L_SPACE_ENTRY,
+    L_SPACE_VALUE,
+    N_COUNT,
+    PHASE_IDLE,
+    PHASE_REDO,
+    PHASE_UNDO,
+)
+
+RECOVERIES = COUNTERS.index("recoveries")
+
+
+@jit
+def settle_space(ctx):
+    """Open a space lock that the dead lane held: the entry alone says whether the count has to change (M14).
+
+    A removal whose commit was made is left to the redo list, which ends the section.
+    """
+    r = get(ctx, C_RECORD)
+    change = pl64(r + L_SPACE_CHANGE)
+    if change == 0:
+        return
+    space = pl64(r + L_SPACE)
+    if (ld64(node_at(ctx, space) + N_COUNT) >> 32) == get(ctx, C_LANE) + 1:
+        if change < 0 and (pl64(r + L_PHASE) & 0xFF) == PHASE_REDO:
+            return
+        is_in = ld64(get(ctx, C_BASE) + pl64(r + L_SPACE_ENTRY)) == pl64(r + L_SPACE_VALUE)
+        n = pl64(r + L_SPACE_COUNT)
+        if change > 0:
+            n += 1 if is_in else 0
+        space_unlock(ctx, space, n)
+    st64r(r + L_SPACE_CHANGE, 0)
+    at(ctx, Site.SPACE_SETTLED)
+
+
+@entry("int64(int64)")
+def recover(ctx):
+    """Bring the record of the lane to IDLE; OK, or BUSY when a space lock is held by somebody else (call again)."""
+    r = get(ctx, C_RECORD)
+    word = pl64(r + L_PHASE)
+    phase = word & 0xFF
+    if phase == PHASE_IDLE and (pl64(r + L_OP) & 1) == 0:
+        return OK
+    put(ctx, C_OPERATION, word >> 8)
+    settle_space(ctx)
+    if phase == PHASE_UNDO:
+        status = undo_all(ctx)
+        if status != OK:
+            return status
+    elif phase == PHASE_REDO:
+        redo_all(ctx)
+    release(ctx)
+    work_todo(ctx)
+    count(ctx, RECOVERIES, 1)
+    if (pl64(r + L_OP) & 1) != 0:
+        finish(ctx)
+    else:
+        st64r(r + L_PHASE, PHASE_IDLE)
+    return OK

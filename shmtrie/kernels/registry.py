@@ -1,0 +1,202 @@
+"""Ranks and slots: assignment, marking, ownership; and the lane's private map from ranks to slots.
+
+A slot is FREE, ACTIVE or DYING. Registration and marking hold the kernel lock of the registry (the caller's business); one header
+word (assignment epoch | number of DYING slots) tells readers when they have to test slots one by one (M4).
+"""
+
+from __future__ import annotations
+
+from shmtrie.atomics import cas64, ld32, ld64, ld64s, lshr, pl64, ps64, st32, st64, st64s
+from shmtrie.kernels.build import entry, inl, jit
+from shmtrie.kernels.context import (
+    C_EPOCH_SEEN,
+    C_HEADER_EPOCH,
+    C_LANE,
+    C_MINE,
+    C_N_SLOTS,
+    C_ORPHANS,
+    C_RANK_MAP,
+    C_RANK_MAP_MASK,
+    C_RECORDS,
+    C_STATES,
+    get,
+    put,
+)
+from shmtrie.kernels.hooks import Site, at
+from shmtrie.kernels.lookup import mix
+from shmtrie.layout import (
+    EPOCH,
+    H_EPOCH,
+    H_SLOTS_HIGH,
+    M32,
+    R_BLOCKS,
+    R_EVENT_ID,
+    R_STATE,
+    RANK_STATE_BYTES,
+    SLOT_ACTIVE,
+    SLOT_DYING,
+    SLOT_EPOCH,
+    SLOT_FREE,
+    SLOT_GENERATION,
+    SLOT_OWNER,
+)
+
+
+@inl
+def state_at(ctx, slot):
+    return get(ctx, C_STATES) + slot * RANK_STATE_BYTES + R_STATE
+
+
+@inl
+def slot_generation(state):
+    return (state >> SLOT_GENERATION) & 0xFFFF
+
+
+@inl
+def slot_owner(state):
+    """Lane + 1 of the owner, 0 for nobody."""
+    return (state >> SLOT_OWNER) & 0xFF
+
+
+@entry("int64(int64, int64, int64)")
+def registry_find(ctx, worker_id, dp_rank):
+    """Slot of an ACTIVE rank, or -1."""
+    high = ld64(get(ctx, C_HEADER_EPOCH) - H_EPOCH + H_SLOTS_HIGH)
+    for slot in range(min(high, get(ctx, C_N_SLOTS))):
+        r = get(ctx, C_RECORDS) + slot * 16
+        if pl64(r) == worker_id and (pl64(r + 8) & M32) == dp_rank and (ld64(state_at(ctx, slot)) & 0xFF) == SLOT_ACTIVE:
+            return slot
+    return -1
+
+
+@entry("int64(int64, int64, int64)")
+def registry_assign(ctx, worker_id, dp_rank):
+    """Give a rank a free slot, owned by this lane; the slot, or -1 when all are taken. Registry lock held.
+
+    Notes
+    -----
+    The epoch moves before the slot is ACTIVE: a reader that started earlier tests the slot and leaves it out. Crash: before the last
+    store the slot is still FREE.
+    """
+    for slot in range(get(ctx, C_N_SLOTS)):
+        state = ld64(state_at(ctx, slot))
+        if (state & 0xFF) != SLOT_FREE:
+            continue
+        r = get(ctx, C_RECORDS) + slot * 16
+        s = get(ctx, C_STATES) + slot * RANK_STATE_BYTES
+        st64(r, worker_id)
+        st64(r + 8, dp_rank)
+        st64(s + R_BLOCKS, 0)
+        st64(s + R_EVENT_ID, 0)
+        st64(s + R_EVENT_ID + 8, 0)  # has_event_id, degraded
+        st64(s + R_EVENT_ID + 16, 0)  # known
+        epoch_at = get(ctx, C_HEADER_EPOCH)
+        epoch = 0
+        for _ in range(1 << 20):
+            word = ld64s(epoch_at)
+            epoch = lshr(word, EPOCH) + 1
+            if cas64(epoch_at, word, (epoch << EPOCH) | (word & 0xFFFF)) != 0:
+                break
+        high_at = epoch_at - H_EPOCH + H_SLOTS_HIGH
+        if ld64(high_at) <= slot:
+            st64(high_at, slot + 1)
+        new = SLOT_ACTIVE | ((get(ctx, C_LANE) + 1) << SLOT_OWNER)
+        new |= (slot_generation(state) << SLOT_GENERATION) | ((epoch & M32) << SLOT_EPOCH)
+        st64s(state_at(ctx, slot), new)
+        return slot
+    return -1
+
+
+@entry("int64(int64, int64)")
+def registry_mark(ctx, slot):
+    """Mark an ACTIVE slot DYING: no query that starts from now on shows it. 1 if it was done. Registry lock held."""
+    state = ld64s(state_at(ctx, slot))
+    if (state & 0xFF) != SLOT_ACTIVE:
+        return 0
+    # sequentially consistent against the operation counters of the other lanes (M8)
+    st64s(state_at(ctx, slot), (state & ~0xFF) | SLOT_DYING)
+    at(ctx, Site.SLOT_MARKED)
+    # the epoch behind it: a lane that sees it move also sees the mark (`refresh_mine`)
+    epoch_at = get(ctx, C_HEADER_EPOCH)
+    for _ in range(1 << 20):
+        word = ld64s(epoch_at)
+        if cas64(epoch_at, word, ((lshr(word, EPOCH) + 1) << EPOCH) | ((word + 1) & 0xFFFF)) != 0:
+            break
+    return 1
+
+
+@entry("int64(int64, int64)")
+def registry_free(ctx, slot):
+    """Free a DYING slot that was swept; its generation moves on. Registry lock held."""
+    state = ld64s(state_at(ctx, slot))
+    if (state & 0xFF) != SLOT_DYING:
+        return 0
+    st64s(state_at(ctx, slot), SLOT_FREE | (((slot_generation(state) + 1) & 0xFFFF) << SLOT_GENERATION))
+    epoch_at = get(ctx, C_HEADER_EPOCH)
+    for _ in range(1 << 20):
+        word = ld64s(epoch_at)
+        if cas64(epoch_at, word, word - 1) != 0:
+            break
+    return 1
+
+
+@entry("int64(int64, int64, int64, int64)")
+def registry_own(ctx, slot, old, new):
+    """Change the owner of an ACTIVE slot from one lane + 1 to another (0: nobody); 1 if it was done."""
+    state = ld64s(state_at(ctx, slot))
+    if (state & 0xFF) != SLOT_ACTIVE or slot_owner(state) != old:
+        return 0
+    return cas64(state_at(ctx, slot), state, (state & ~(0xFF << SLOT_OWNER)) | (new << SLOT_OWNER))
+
+
+# ------------------------------------------------------------------------------------------------ private map
+# entries of 16 bytes: worker id; slot + 1: 16 | generation 16 | dp rank 32 (0 = empty)
+@jit
+def rank_slot(ctx, worker_id, dp_rank):
+    """Slot of a rank that this lane owns as far as its map knows, or -1. The caller checks the slot's state."""
+    mask = get(ctx, C_RANK_MAP_MASK)
+    k = mix(worker_id ^ (dp_rank * 0x2545F4914F6CDD1D)) & mask
+    for _ in range(mask + 1):
+        e = get(ctx, C_RANK_MAP) + k * 16
+        value = pl64(e + 8)
+        if value == 0:
+            return -1, 0
+        if pl64(e) == worker_id and lshr(value, 32) == dp_rank:
+            return (value & 0xFFFF) - 1, (value >> 16) & 0xFFFF
+        k = (k + 1) & mask
+    return -1, 0
+
+
+@entry("int64(int64, int64, int64, int64, int64)")
+def rank_map_put(ctx, worker_id, dp_rank, slot, generation):
+    """Enter or renew a rank; 0 when the map is full."""
+    mask = get(ctx, C_RANK_MAP_MASK)
+    k = mix(worker_id ^ (dp_rank * 0x2545F4914F6CDD1D)) & mask
+    for _ in range(mask + 1):
+        e = get(ctx, C_RANK_MAP) + k * 16
+        value = pl64(e + 8)
+        if value == 0 or (pl64(e) == worker_id and lshr(value, 32) == dp_rank):
+            ps64(e, worker_id)
+            ps64(e + 8, (slot + 1) | (generation << 16) | (dp_rank << 32))
+            return 1
+        k = (k + 1) & mask
+    return 0
+
+
+@jit
+def refresh_mine(ctx):
+    """Slots were assigned or marked since the last operation: take those that are no longer this lane's out of its mask.
+
+    A slot that went to another lane would otherwise pass for one whose places are in the lookup.
+    """
+    epoch = lshr(ld64s(get(ctx, C_HEADER_EPOCH)), EPOCH)
+    if epoch == get(ctx, C_EPOCH_SEEN):
+        return
+    put(ctx, C_EPOCH_SEEN, epoch)
+    mine = get(ctx, C_MINE)
+    for slot in range(get(ctx, C_N_SLOTS)):
+        if ld32(mine + slot * 4) != 0:
+            state = ld64s(state_at(ctx, slot))
+            if (state & 0xFF) != SLOT_ACTIVE or slot_owner(state) != get(ctx, C_LANE) + 1:
+                st32(mine + slot * 4, 0)
+                put(ctx, C_ORPHANS, 1)

@@ -1,0 +1,183 @@
+"""Removal: one own word goes down, then what nobody covers any more goes.
+
+A removal never splits and never allocates, so it cannot fail for space. It is one transaction a node; one that was cut
+short by a busy gate or a death may be there in part, and applying it again completes it.
+"""
+
+from __future__ import annotations
+
+from shmtrie.atomics import add64, fence_acquire, ld32, ld64, ld64a, lshr, pl64
+from shmtrie.kernels.aliases import alias_drop, own_hash
+from shmtrie.kernels.build import jit
+from shmtrie.kernels.children import child_count
+from shmtrie.kernels.context import BUSY, C_HEADER_EPOCH, C_MINE, C_STATES, OK, RETRY, get
+from shmtrie.kernels.coverage import cov_find, word_store
+from shmtrie.kernels.edges import edge_fits
+from shmtrie.kernels.hooks import Site, at
+from shmtrie.kernels.lookup import own_word, resolve, scrub
+from shmtrie.kernels.protocol import gate_exclusive, gate_shared, log_redo, node_at
+from shmtrie.kernels.reclaim import has_todo, tidy, tidy_held, work_todo
+from shmtrie.kernels.transaction import commit, release, undo_all
+from shmtrie.layout import (
+    COV_ALIAS,
+    COV_SLOT,
+    H_EPOCH,
+    H_NODES_HIGH,
+    LOG_CAS32,
+    LOG_CAS64,
+    M12,
+    M31,
+    M32,
+    N_EDGE,
+    N_START,
+    N_SUFFIX,
+    N_TAIL,
+    N_VERSION,
+    NO_SPACE,
+    R_BLOCKS,
+    RANK_STATE_BYTES,
+)
+
+TRIES = 64
+HOPS = 4_096
+
+
+@jit
+def cut(ctx, slot, node, depth):
+    """The rank's coverage of a node ends at an absolute depth; OK, RETRY (the block is elsewhere now), BUSY or FULL.
+
+    Notes
+    -----
+    A node without children is taken exclusively: its tail goes in the same turn. Crash: the word is one store; what it
+    left behind is tidied by whoever releases the gate, recovery included.
+    """
+    a = node_at(ctx, node)
+    low = own_word(ctx, a, slot)
+    drop = depth <= (ld64(a + N_START) & M32)
+    alone = child_count(ctx, a) == 0 or (drop and (low & COV_ALIAS) != 0)
+    status = gate_exclusive(ctx, node) if alone else gate_shared(ctx, node)
+    if status != OK:
+        return status
+    at(ctx, Site.REMOVE_GATED)
+    begin, end = ld64(a + N_START), ld64(a + N_TAIL) & M31
+    start = begin & M32
+    if lshr(begin, 32) == NO_SPACE or not edge_fits(ctx, ld64(a + N_EDGE)):
+        release(ctx)
+        return OK
+    if depth >= end:
+        release(ctx)
+        return RETRY
+    word_at, low, wide = cov_find(ctx, a, slot)
+    have, keep = min(low & M12, end - start), max(depth - start, 0)
+    parent = 0
+    if word_at != 0 and keep < (low & M12):
+        if ld32(get(ctx, C_MINE) + slot * 4) != 0:
+            scrub(ctx, a, node, slot, low, keep, have)
+        if keep > 0:
+            word_store(word_at, wide, slot, (low & ~M12) | keep)
+        elif (low & COV_ALIAS) == 0:
+            word_store(word_at, wide, slot, 0)
+        else:
+            if not alone:
+                release(ctx)
+                return RETRY
+            status = alias_drop(ctx, a, slot)
+            if wide != 0:
+                log_redo(ctx, LOG_CAS64, word_at, (slot << COV_SLOT) | low, 0)
+            else:
+                log_redo(ctx, LOG_CAS32, word_at, low, 0)
+            if status != OK:
+                undo_all(ctx)
+                release(ctx)
+                return status
+            commit(ctx)
+        at(ctx, Site.WORD_CUT)
+        if have > keep:
+            add64(get(ctx, C_STATES) + slot * RANK_STATE_BYTES + R_BLOCKS, keep - have)
+        if alone:
+            parent = tidy_held(ctx, node)
+    release(ctx)
+    if parent != 0:
+        tidy(ctx, parent)
+    if has_todo(ctx):
+        work_todo(ctx)
+    return OK
+
+
+@jit
+def remove(ctx, slot, external, n):
+    """Remove blocks of a rank by its own hashes; OK, BUSY or FULL. Unknown hashes are skipped.
+
+    A run of hashes that goes up or down an edge is one cut at its lowest position.
+    """
+    i = 0
+    while i < n:
+        status = OK
+        taken = 1
+        for _ in range(TRIES):
+            taken = 1
+            node, depth = resolve(ctx, slot, pl64(external + i * 8), 1)
+            status = OK
+            if node == 0:
+                break
+            a = node_at(ctx, node)
+            version = ld64a(a + N_VERSION)
+            start = ld64(a + N_START) & M32
+            low = own_word(ctx, a, slot)
+            status = RETRY
+            if edge_fits(ctx, ld64(a + N_EDGE)) and depth >= start:
+                if own_hash(ctx, a, slot, low, depth - start) == pl64(external + i * 8):
+                    status = OK
+                while i + taken < n and depth > start:
+                    if own_hash(ctx, a, slot, low, depth - 1 - start) != pl64(external + (i + taken) * 8):
+                        break
+                    depth -= 1
+                    taken += 1
+            fence_acquire()
+            if status != OK or ld64(a + N_VERSION) != version:
+                status = RETRY
+                continue
+            status = cut(ctx, slot, node, depth)
+            if status != RETRY:
+                break
+        if status != OK:
+            return BUSY if status == RETRY else status
+        i += taken
+    return OK
+
+
+@jit
+def sweep(ctx, slot, begin):
+    """Take a rank out of every node, from node id `begin` on: (status, next node id).
+
+    A word that reaches beyond its node's end sends the pass along the suffix chain: a split may have copied it into a node
+    whose id is already past (M12). BUSY: call again with the id that came back.
+    """
+    high = ld64(get(ctx, C_HEADER_EPOCH) - H_EPOCH + H_NODES_HIGH)
+    for node in range(begin, high):
+        a = node_at(ctx, node)
+        low = own_word(ctx, a, slot)
+        if low == 0:
+            continue
+        at(ctx, Site.SWEEP_NODE)
+        link = node
+        hops = 0
+        while 0 < link < high and hops < HOPS:
+            b = node_at(ctx, link)
+            low = own_word(ctx, b, slot)
+            beyond = (low & M12) > (ld64(b + N_TAIL) & M31) - (ld64(b + N_START) & M32)
+            after = ld64(b + N_SUFFIX) & M32
+            if low != 0:
+                status = RETRY
+                for _ in range(TRIES):
+                    status = cut(ctx, slot, link, 0)
+                    if status != RETRY:
+                        break
+                if status != OK:
+                    # in the middle of a chain the word that led here is gone: start over, that is cheap by now
+                    return (BUSY if status == RETRY else status), (node if hops == 0 else 1)
+            if not beyond:
+                break
+            link = after
+            hops += 1
+    return OK, high

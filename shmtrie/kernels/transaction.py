@@ -1,0 +1,203 @@
+"""Operations as small transactions: begin, roll back, commit, release.
+
+A lane's record goes IDLE -> UNDO -> REDO -> RELEASE -> IDLE.
+
+- UNDO: gates are listed and taken, changes are announced and made; nothing that a reader counts. A busy gate or a
+  full table rolls back (`undo_all`), and nothing was visible.
+- REDO is the commit: the planned list is carried out, own words deepest first, bumps, then frees.
+- RELEASE: gates go, one by one.
+
+One operation may run several of them with the same gates (a split is one of its own); the operation counter is odd
+all the while. Entries are done and undone by CAS from exactly the one value to the other and popped one by one,
+so doing one twice is harmless, also for another process that finishes a dead lane's record.
+"""
+
+from __future__ import annotations
+
+from shmtrie.atomics import add64, cas32, cas64, ld32, ld64, lshr, pl64, st64, st64r
+from shmtrie.kernels.build import inl, jit
+from shmtrie.kernels.children import child_count, child_lock, child_unlink, end_life, first_hash
+from shmtrie.kernels.context import C_BASE, C_N_NODES, C_NODE_CLAIMS, C_OPERATION, C_RECORD, OK, get, put
+from shmtrie.kernels.coverage import cov_max
+from shmtrie.kernels.extents import free_claim
+from shmtrie.kernels.hooks import Site, at
+from shmtrie.kernels.protocol import bump, gate_drop, node_at, push_todo
+from shmtrie.layout import (
+    L_GATES,
+    L_NGATES,
+    L_NREDO,
+    L_NUNDO,
+    L_OP,
+    L_PHASE,
+    L_REDO,
+    L_REDO_AT,
+    L_UNDO,
+    LOG_BUMP,
+    LOG_CAS32,
+    LOG_CAS64,
+    LOG_CHILD,
+    LOG_FREE,
+    LOG_KIND,
+    LOG_NODE,
+    LOG_UNLINK,
+    M31,
+    M32,
+    N_START,
+    N_TAIL,
+    NO_SPACE,
+    PHASE_IDLE,
+    PHASE_REDO,
+    PHASE_RELEASE,
+    PHASE_UNDO,
+)
+
+OFFSET_MASK = (1 << LOG_KIND) - 1
+
+
+@inl
+def _set_phase(ctx, phase):
+    st64r(get(ctx, C_RECORD) + L_PHASE, phase | (get(ctx, C_OPERATION) << 8))
+
+
+@inl
+def begin(ctx):
+    """Start an operation: the operation counter becomes odd.
+
+    The add is sequentially consistent, as are the loads of a slot's state behind it and, on the other side, the store
+    of DYING and the load of this counter: either the remover sees the operation, or the operation sees DYING (M8).
+    """
+    r = get(ctx, C_RECORD)
+    op = add64(r + L_OP, 1) + 1
+    put(ctx, C_OPERATION, op >> 1)
+    _set_phase(ctx, PHASE_UNDO)
+    at(ctx, Site.OPERATION_BEGUN)
+
+
+@inl
+def finish(ctx):
+    """End an operation: the record is idle, the counter even."""
+    _set_phase(ctx, PHASE_IDLE)
+    add64(get(ctx, C_RECORD) + L_OP, 1)
+    at(ctx, Site.OPERATION_ENDED)
+
+
+@jit
+def undo_one(ctx, kind, address, old, new):
+    """Take back one entry of an undo list; OK, or BUSY at a space lock."""
+    if kind == LOG_CAS64:
+        cas64(address, new, old)
+    elif kind == LOG_CAS32:
+        free_claim(ctx, address, new)
+    elif kind == LOG_BUMP:
+        bump(address)
+    elif kind == LOG_NODE:
+        end_life(address)
+    elif kind == LOG_CHILD and ld64(address) == new:
+        node = new & M32
+        status, word_at = child_lock(ctx, old, first_hash(ctx, node_at(ctx, node)), node)
+        if status != OK:
+            return status
+        child_unlink(ctx, old, word_at, new)
+    return OK
+
+
+@jit
+def undo_all(ctx):
+    """Roll back: everything announced since the last commit, newest first; OK, or BUSY at a space lock.
+
+    Notes
+    -----
+    Crash at any line: the recoverer goes on with the same entry.
+    """
+    r = get(ctx, C_RECORD)
+    n = pl64(r + L_NUNDO)
+    while n > 0:
+        e = r + L_UNDO + (n - 1) * 24
+        word = ld64(e)
+        status = undo_one(ctx, lshr(word, LOG_KIND), get(ctx, C_BASE) + (word & OFFSET_MASK), ld64(e + 8), ld64(e + 16))
+        if status != OK:
+            return status
+        n -= 1
+        st64r(r + L_NUNDO, n)
+        at(ctx, Site.UNDO_DONE)
+    st64(r + L_NREDO, 0)
+    return OK
+
+
+@jit
+def redo_all(ctx):
+    """Carry out the redo list from where it stands (the record says REDO)."""
+    r = get(ctx, C_RECORD)
+    n = pl64(r + L_NREDO)
+    k = pl64(r + L_REDO_AT)
+    while k < n:
+        e = r + L_REDO + k * 24
+        word = ld64(e)
+        kind, address = lshr(word, LOG_KIND), get(ctx, C_BASE) + (word & OFFSET_MASK)
+        old, new = ld64(e + 8), ld64(e + 16)
+        if kind == LOG_CAS64:
+            cas64(address, old, new)
+        elif kind == LOG_CAS32:
+            cas32(address, old, new)
+        elif kind == LOG_BUMP:
+            bump(address)
+        elif kind == LOG_UNLINK:
+            child_unlink(ctx, new, address, old)
+        elif kind == LOG_FREE:
+            at(ctx, Site.REDO_BEFORE_FREE)
+            free_claim(ctx, address, old)
+        k += 1
+        st64r(r + L_REDO_AT, k)
+        at(ctx, Site.REDO_DONE)
+    # the undo list goes while the record still says REDO: nobody may undo what is committed
+    st64r(r + L_NUNDO, 0)
+    st64r(r + L_NREDO, 0)
+    st64r(r + L_REDO_AT, 0)
+
+
+@jit
+def commit(ctx):
+    """Nothing can fail any more: say so, carry out the redo list, and stay in the operation with its gates."""
+    _set_phase(ctx, PHASE_REDO)
+    at(ctx, Site.REDO_SET)
+    redo_all(ctx)
+    _set_phase(ctx, PHASE_UNDO)
+
+
+@inl
+def needs_test(ctx, node):
+    """A node without children whose edge has a tail that nobody covers (all of it: the node is empty)."""
+    if node <= 0 or node >= get(ctx, C_N_NODES):
+        return 0
+    a = node_at(ctx, node)
+    if child_count(ctx, a) != 0:
+        return 0
+    begin = ld64(a + N_START)
+    if lshr(begin, 32) == NO_SPACE or ld32(get(ctx, C_NODE_CLAIMS) + node * 4) == 0:
+        return 0
+    return 1 if cov_max(ctx, a) < (ld64(a + N_TAIL) & M31) - (begin & M32) else 0
+
+
+@jit
+def release(ctx):
+    """Let all gates go, then test the nodes that were held: what needs tidying goes to the to-do list.
+
+    Notes
+    -----
+    Who releases a gate tests (M15): a lane that emptied the node while we held the gate has given up its own
+    test. Its clearing came before its change of the gate word and ours comes after it, so we see it.
+    Crash: the gates stay listed until their tests are noted; letting one go twice is harmless.
+    """
+    r = get(ctx, C_RECORD)
+    _set_phase(ctx, PHASE_RELEASE)
+    at(ctx, Site.RELEASE_SET)
+    n = pl64(r + L_NGATES)
+    for k in range(n):
+        gate_drop(ctx, ld64(r + L_GATES + (n - 1 - k) * 8))
+        at(ctx, Site.GATE_DROPPED)
+    for k in range(n):
+        node = ld64(r + L_GATES + k * 8)
+        if needs_test(ctx, node) != 0:
+            push_todo(ctx, node)
+    st64r(r + L_NGATES, 0)
+    _set_phase(ctx, PHASE_UNDO)

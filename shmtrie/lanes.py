@@ -1,0 +1,340 @@
+"""Lanes: the seats of writer processes, and the lock under which ranks are registered.
+
+A seat is the lock on one byte of the segment's file. Who holds it may write the lane's record; when its
+holder dies the kernel lets it go, so who is granted the lock of a record that says ACTIVE knows, without a
+clock or a pid, that the last holder is dead, and owns its recovery. A stopped process keeps its seat. What
+the record says of pids and times is for messages only.
+
+Life of a seat: `LaneSeat.take`; when `was_dead`, the caller recovers the record and says `recovered`;
+`activate`; operations, each batch after `check`; `leave`. A crash at any point leaves the record FREE, when
+nothing was written in its name, or ACTIVE, which the next holder recovers.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final, NamedTuple
+
+from .bytelock import LockFile
+from .errors import Busy, ForkedHandle, LaneLost, LaneUnavailable, SegmentPermission, StaleHandle
+from .layout import LANE_ACTIVE, LANE_FREE, LOCK_LANE, LOCK_REGISTRY, M32, PHASE_IDLE
+from .segment import Segment
+
+__all__ = ["LaneInfo", "LaneSeat", "holder_alive", "lane_info", "registry_lock"]
+
+_PHASE: Final = 0xFF  # of the phase word; the rest is the operation number
+
+
+class LaneInfo(NamedTuple):
+    """What a lane's record says, and whether somebody holds its seat.
+
+    `pid` and `start_time` (clock ticks after boot) are those of the last holder in its own pid namespace,
+    whose inode is `pid_namespace`; `joined_ns` is wall clock, ns since 1970. `alive`: the seat is held now.
+    `active` and not `alive`: the holder died and nobody has recovered the lane yet.
+    """
+
+    lane: int
+    active: bool
+    alive: bool
+    idle: bool
+    generation: int
+    pid: int
+    start_time: int
+    pid_namespace: int
+    joined_ns: int
+
+    def describe(self) -> str:
+        """A few words for messages."""
+        if self.alive and not self.active:
+            return f"lane {self.lane}: being taken or recovered"
+        whose = "" if self.pid_namespace == _pid_namespace() else " of another pid namespace"
+        state = "" if self.alive else ", dead"
+        return f"lane {self.lane}: process {self.pid}{whose}{state}"
+
+
+def lane_info(segment: Segment, lane: int) -> LaneInfo:
+    """Read a lane's record; works read-only.
+
+    Raises
+    ------
+    ValueError
+        If the segment has no such lane.
+    StaleHandle
+    """
+    _check_lane(segment, lane)
+    record = segment.view("lanes")[lane]
+    return LaneInfo(
+        lane=lane,
+        active=int(record["state"]) == LANE_ACTIVE,
+        alive=segment.is_locked(LOCK_LANE + lane),
+        idle=int(record["phase"]) & _PHASE == PHASE_IDLE,
+        generation=int(record["generation"]),
+        pid=int(record["pid"]),
+        start_time=int(record["start_time"]),
+        pid_namespace=int(record["pid_namespace"]),
+        joined_ns=int(record["joined_ns"]),
+    )
+
+
+def holder_alive(segment: Segment, lane: int) -> bool:
+    """Whether some process, perhaps a stopped one, perhaps this one, holds a lane's seat; works read-only.
+
+    Raises
+    ------
+    ValueError
+        If the segment has no such lane.
+    StaleHandle
+    """
+    _check_lane(segment, lane)
+    return segment.is_locked(LOCK_LANE + lane)
+
+
+class LaneSeat:
+    """The right to write as one lane; made by `take`.
+
+    Attributes
+    ----------
+    lane : int
+    was_dead : bool
+        The last holder died: recover its record before `activate`. False again after `recovered`.
+    generation : int
+        Of the lane's record as this seat knows it; a new one from `activate` on, never 0 then.
+
+    Notes
+    -----
+    Two seats of one process are as separate as those of two processes. A forked child has none.
+    """
+
+    def __init__(self, segment: Segment, lane: int, file: LockFile) -> None:
+        lanes = segment.view("lanes")
+        self.lane = lane
+        self._segment_name = segment.name
+        self._file = file
+        self._record = lanes[lane : lane + 1]  # an array, so that fields can be stored; keeps the mapping
+        self._generations = self._record["generation"]
+        self._active = False
+        self._left = False
+        self.generation = int(self._generations[0])
+        self.was_dead = self._state == LANE_ACTIVE or not self._is_idle
+
+    @classmethod
+    def take(cls, segment: Segment, lane: int | None = None) -> LaneSeat:
+        """Take a free seat, or one whose holder died.
+
+        Parameters
+        ----------
+        segment : Segment
+            Attached for writing.
+        lane : int, optional
+            The one to take; default the lowest that can be had.
+
+        Returns
+        -------
+        LaneSeat
+            Not active yet; see `was_dead`.
+
+        Raises
+        ------
+        LaneUnavailable
+            If it is, or all are, held by living processes; the message names them.
+        SegmentPermission
+            If the segment is attached read-only, or its file cannot be opened for writing.
+        SegmentRetired
+            If the file can no longer be reached.
+        StaleHandle, ValueError
+        """
+        if segment.read_only:
+            raise SegmentPermission(f"segment {segment.name!r} is attached read-only: attach for writing")
+        if lane is not None:
+            _check_lane(segment, lane)
+        wanted = range(segment.capacity.lanes) if lane is None else (lane,)
+        file = segment.open_lock_file()  # one description holds one seat
+        try:
+            for candidate in wanted:
+                if file.try_lock(LOCK_LANE + candidate):
+                    return cls(segment, candidate, file)
+        except BaseException:
+            file.close()
+            raise
+        file.close()
+        holders = "; ".join(lane_info(segment, candidate).describe() for candidate in wanted)
+        what = f"all {len(wanted)} lanes" if lane is None else "the lane"
+        raise LaneUnavailable(
+            f"{what} of segment {segment.name!r} taken ({holders}): close a writer, or create the segment "
+            f"with more lanes"
+        )
+
+    # ------------------------------------------------------------------------------------------ life
+    def recovered(self) -> None:
+        """Say that the dead holder's record was dealt with: the lane is free, in our hands.
+
+        Raises
+        ------
+        RuntimeError
+            If an operation is still open in the record.
+        LaneLost, ForkedHandle, StaleHandle
+        """
+        self.check()
+        self._require_idle()
+        self._record["state"] = LANE_FREE
+        self.was_dead = False
+
+    def activate(self) -> None:
+        """Enter this process in the record, under a new generation; ACTIVE is stored last.
+
+        Raises
+        ------
+        RuntimeError
+            If a dead holder's operation is still open in the record.
+        LaneLost, ForkedHandle, StaleHandle
+        """
+        self.check()
+        self._require_idle()
+        record = self._record
+        record["pid"] = os.getpid()
+        record["start_time"] = _start_time()
+        record["pid_namespace"] = _pid_namespace()
+        record["joined_ns"] = time.time_ns()
+        self.generation = (self.generation % M32) + 1  # 32 bits without 0
+        record["generation"] = self.generation
+        record["state"] = LANE_ACTIVE
+        self.was_dead = False
+        self._active = True
+
+    def check(self) -> None:
+        """Raise unless this process still holds the seat; about 1 us, once a batch.
+
+        Raises
+        ------
+        StaleHandle
+            After `leave`.
+        ForkedHandle
+            In a forked child.
+        LaneLost
+            If the descriptor was closed or replaced behind our back, which gave the lock away, or another
+            holder has been active since.
+        """
+        if self._left:
+            raise StaleHandle(
+                f"the writer of lane {self.lane} of {self._segment_name!r} was closed: open another"
+            )
+        if self._file.forked:
+            raise ForkedHandle(
+                f"lane {self.lane} of segment {self._segment_name!r} belongs to the parent process: open a "
+                f"writer of its own in the child"
+            )
+        if not self._file.is_intact():
+            raise LaneLost(
+                f"lane {self.lane} of segment {self._segment_name!r}: the descriptor of its lock was closed "
+                f"by other code of this process (a closerange?): open a new writer"
+            )
+        if int(self._generations[0]) != self.generation:
+            raise LaneLost(
+                f"lane {self.lane} of segment {self._segment_name!r} was taken over by process "
+                f"{int(self._record['pid'][0])}: open a new writer"
+            )
+
+    def leave(self) -> None:
+        """Give the seat back; idempotent, and without effect on a seat that is lost or the parent's.
+
+        The record becomes FREE when this seat made it ACTIVE and no operation is open in it; else it stays
+        as it is, and the next holder sees `was_dead`.
+        """
+        if self._left:
+            return
+        try:
+            self.check()
+        except (ForkedHandle, LaneLost):
+            pass
+        else:
+            if self._active and self._is_idle:
+                self._record["state"] = LANE_FREE
+        self._left = True
+        self._file.close(LOCK_LANE + self.lane)
+
+    @property
+    def _state(self) -> int:
+        return int(self._record["state"][0])
+
+    @property
+    def _is_idle(self) -> bool:
+        return int(self._record["phase"][0]) & _PHASE == PHASE_IDLE
+
+    def _require_idle(self) -> None:
+        if not self._is_idle:
+            raise RuntimeError(
+                f"lane {self.lane} of {self._segment_name!r} has an open operation: recover first"
+            )
+
+    def __enter__(self) -> LaneSeat:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.leave()
+
+    def __repr__(self) -> str:
+        state = "left" if self._left else "active" if self._active else "taken"
+        return f"<LaneSeat {self.lane} of {self._segment_name!r}, {state}>"
+
+
+@contextmanager
+def registry_lock(segment: Segment, timeout: float) -> Iterator[None]:
+    """Hold the lock under which ranks get their slots and lose them.
+
+    Parameters
+    ----------
+    segment : Segment
+        Attached for writing.
+    timeout : float
+        Seconds to wait for other holders; 0 tries once.
+
+    Raises
+    ------
+    Busy
+        If another process, or another thread of this one, holds it for longer.
+    SegmentPermission, SegmentRetired, StaleHandle
+
+    Notes
+    -----
+    Not re-entrant: a second use inside the first waits for itself. A holder that dies lets go.
+    """
+    if segment.read_only:
+        raise SegmentPermission(f"segment {segment.name!r} is attached read-only: attach for writing")
+    file = segment.open_lock_file()
+    try:
+        deadline, pause = time.monotonic() + timeout, 0.0001
+        while not file.try_lock(LOCK_REGISTRY):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise Busy(
+                    f"ranks of segment {segment.name!r} are being registered or removed by another writer "
+                    f"since {timeout:g} s: try again; if it goes on, look for a stopped writer process"
+                )
+            time.sleep(min(left, pause * random.uniform(0.5, 1.5)))
+            pause = min(pause * 2, 0.004)
+        yield
+    finally:
+        file.close(LOCK_REGISTRY)
+
+
+def _check_lane(segment: Segment, lane: int) -> None:
+    if not 0 <= lane < segment.capacity.lanes:
+        raise ValueError(f"segment {segment.name!r} has lanes 0 to {segment.capacity.lanes - 1}, got {lane}")
+
+
+def _start_time() -> int:
+    """Clock ticks from boot to the start of this process; 0 where /proc does not tell."""
+    with suppress(OSError, ValueError, IndexError), open("/proc/self/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[19])
+    return 0
+
+
+def _pid_namespace() -> int:
+    """Inode of this process's pid namespace; 0 where /proc does not tell."""
+    with suppress(OSError):
+        return os.stat("/proc/self/ns/pid").st_ino
+    return 0

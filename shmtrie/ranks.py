@@ -1,0 +1,209 @@
+"""Ranks as a lane sees them: registration, ownership, adoption, removal. The rules of slots are in kernels/registry.py."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from . import errors
+from .contexts import WriterContext, signed
+from .errors import EventStatus
+from .events import KIND_CLEAR, KIND_STORE, EventParts
+from .kernels import batch, registry
+from .kernels import context as c
+from .lanes import holder_alive, lane_info, registry_lock
+from .layout import LANE_ACTIVE, SLOT_ACTIVE, SLOT_DYING, SLOT_GENERATION, SLOT_OWNER
+from .scores import WorkerWithDpRank
+from .segment import Segment
+
+__all__ = ["RankRegistry"]
+
+
+class RankRegistry:
+    """What a writer does with ranks.
+
+    Parameters
+    ----------
+    segment : Segment
+        Attached for writing.
+    context : WriterContext
+        Of the lane.
+    lane : int
+        The lane.
+    patience : float
+        Seconds to wait for other lanes.
+    """
+
+    def __init__(self, segment: Segment, context: WriterContext, lane: int, patience: float) -> None:
+        self._segment = segment
+        self._context = context
+        self._lane = lane
+        self._patience = patience
+        self._states = segment.view("rank_states")
+        self._records = segment.view("rank_records")
+        self._lanes = segment.view("lanes")
+
+    # ------------------------------------------------------------------------------------------ admission
+    def admit(self, parts: EventParts) -> EventStatus | None:
+        """Settle an event of a rank that the lane's map does not know.
+
+        Returns
+        -------
+        EventStatus or None
+            The event's status, or None: the rank is this lane's now, apply the event.
+        """
+        rank = parts.rank
+        with registry_lock(self._segment, self._lock_timeout):
+            slot = self._find(rank)
+            if slot >= 0:
+                owner = int(self._states["state"][slot]) >> SLOT_OWNER & 0xFF
+                if owner not in (0, self._lane + 1):
+                    if self._is_alive(owner - 1):
+                        return EventStatus.RANK_OWNED_ELSEWHERE
+                    return EventStatus.BUSY  # dead, and not recovered yet: the caller waits for that
+                self._adopt(rank, slot, owner)
+                return None
+            if parts.kind != KIND_STORE:
+                return EventStatus.OK if parts.kind == KIND_CLEAR else EventStatus.BLOCK_NOT_FOUND
+            # a refused store does not make a rank known: what can be refused without a slot is refused here
+            hashes = parts.external
+            if len(np.unique(hashes)) != len(hashes) or (parts.parent is not None and parts.parent in hashes):
+                return EventStatus.INVALID_BLOCK_SEQUENCE
+            if parts.parent is not None:
+                return EventStatus.PARENT_BLOCK_NOT_FOUND
+            if len(hashes) == 0:
+                return EventStatus.OK
+            slot = registry.registry_assign(self._context.address, signed(rank.worker_id), rank.dp_rank)
+            if slot < 0 and self._sweep_dying():
+                slot = registry.registry_assign(self._context.address, signed(rank.worker_id), rank.dp_rank)
+            if slot < 0:
+                self._context.words[c.C_FULL_TABLE] = 0
+                return EventStatus.CAPACITY_EXCEEDED
+            self._context.map_rank(rank.worker_id, rank.dp_rank, slot, self._generation(slot))
+        return None
+
+    def _find(self, rank: WorkerWithDpRank) -> int:
+        return int(registry.registry_find(self._context.address, signed(rank.worker_id), rank.dp_rank))
+
+    def _generation(self, slot: int) -> int:
+        return int(self._states["state"][slot]) >> SLOT_GENERATION & 0xFFFF
+
+    def _is_alive(self, lane: int) -> bool:
+        return int(self._lanes["state"][lane]) == LANE_ACTIVE and holder_alive(self._segment, lane)
+
+    def _adopt(self, rank: WorkerWithDpRank, slot: int, owner: int) -> None:
+        """Take over a slot that nobody owns, and rebuild what the lookup needs of it."""
+        context = self._context
+        registry.registry_own(context.address, slot, owner, self._lane + 1)
+        blocks = int(batch.covered_blocks(context.address, slot))
+        self._states["blocks"][slot] = blocks
+        context.grow(blocks)
+        batch.adopt_slot(context.address, slot)
+        context.map_rank(rank.worker_id, rank.dp_rank, slot, self._generation(slot))
+
+    @property
+    def _lock_timeout(self) -> float:
+        return max(1.0, self._patience)
+
+    # ------------------------------------------------------------------------------------------ ownership
+    def disown(self, lane: int) -> None:
+        """No rank belongs to a lane any more: it was closed, or is dead and recovered."""
+        for slot in self._slots(SLOT_ACTIVE):
+            if int(self._states["state"][slot]) >> SLOT_OWNER & 0xFF == lane + 1:
+                registry.registry_own(self._context.address, slot, lane + 1, 0)
+
+    def release(self, rank: WorkerWithDpRank) -> None:
+        """Give one rank away."""
+        with registry_lock(self._segment, self._lock_timeout):
+            slot = self._find(rank)
+            if slot < 0 or int(self._states["state"][slot]) >> SLOT_OWNER & 0xFF != self._lane + 1:
+                return
+            # entries that only this rank needs stay until the lookup grows; nothing confirms them any more
+            self._context.words[c.C_ORPHANS] = 1
+            self._context.unmap_slot(slot)
+            registry.registry_own(self._context.address, slot, self._lane + 1, 0)
+
+    def _slots(self, state: int) -> list[int]:
+        """Slots in a state."""
+        return [int(i) for i in np.flatnonzero((self._states["state"] & np.uint64(0xFF)) == state)]
+
+    # ------------------------------------------------------------------------------------------ removal
+    def remove_worker(self, worker_id: int) -> None:
+        """Mark the worker's slots, wait for the operations that may still write them, sweep and free."""
+        with registry_lock(self._segment, self._lock_timeout):
+            for slot in self._slots(SLOT_ACTIVE):
+                if int(self._records["worker_id"][slot]) == worker_id:
+                    registry.registry_mark(self._context.address, slot)
+            self._sweep_dying()
+
+    def sweep_dying(self) -> None:
+        """Sweep what an earlier removal had to leave."""
+        if self._slots(SLOT_DYING):
+            with registry_lock(self._segment, self._lock_timeout):
+                self._sweep_dying()
+
+    def _sweep_dying(self) -> bool:
+        """Sweep and free the DYING slots; False when some stay, next to a stopped lane. Registry lock held."""
+        slots = self._slots(SLOT_DYING)
+        if not slots:
+            return True
+        deadline = time.monotonic() + max(self._patience, 0.05)
+        if not self._others_quiet(deadline):
+            return False
+        done = True
+        for slot in slots:
+            node, status = 1, c.BUSY
+            while status == c.BUSY:
+                status, node = batch.sweep_slot(self._context.address, slot, node)
+                if status == c.BUSY:
+                    if time.monotonic() > deadline:
+                        break
+                    time.sleep(0.0002)
+            if status == c.OK:
+                self._context.unmap_slot(slot)
+                registry.registry_free(self._context.address, slot)
+            else:
+                done = False
+        return done
+
+    def _others_quiet(self, deadline: float) -> bool:
+        """Every other lane's operation that may have begun before the mark has ended (M8)."""
+        counters = self._lanes["op_counter"]
+        before = counters.copy()
+        waiting = [i for i in range(len(before)) if i != self._lane and before[i] & np.uint64(1)]
+        while waiting:
+            waiting = [i for i in waiting if counters[i] == before[i]]
+            if waiting and time.monotonic() > deadline:
+                return False
+            if waiting:
+                time.sleep(0.0001)
+        return True
+
+    # ------------------------------------------------------------------------------------------ messages
+    def owner_text(self, rank: WorkerWithDpRank) -> str:
+        """Who owns a rank, and what to do."""
+        slot = self._find(rank)
+        owner = (int(self._states["state"][slot]) >> SLOT_OWNER & 0xFF) - 1 if slot >= 0 else -1
+        if owner < 0:
+            return "belonged to another lane just now: try again"
+        return f"belongs to {lane_info(self._segment, owner).describe()}: send its events there, or release it there"
+
+    def fullness(self, table: str) -> str:
+        """Which table is full, how full, and what to do."""
+        capacity = self._segment.capacity
+        word = table.split(" ")[0]
+        if word == "nodes":
+            used, total = int(np.count_nonzero(self._segment.view("node_claims")[1:])), capacity.nodes
+        elif word == "extents":
+            claims = self._segment.view("line_claims")
+            used, total = int(np.count_nonzero(claims)), capacity.extents
+            table = "extents (extents in use / lines of 64 bytes)"
+        elif word == "ranks":
+            used, total = len(self._slots(SLOT_ACTIVE)) + len(self._slots(SLOT_DYING)), capacity.workers
+        elif word == "children":
+            used = int(np.count_nonzero(self._segment.view("children")))
+            total = self._segment.view("children").size
+        else:
+            return f"the store touches more nodes than {table} holds: split it"
+        return f"{table} full ({used} of {total}): remove blocks, or resize the segment"

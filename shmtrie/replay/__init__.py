@@ -1,0 +1,21 @@
+"""Offline replay of request traces through an index: simulated engines, writer and router processes.
+
+Modules, from the bottom: `trace` (files, generator), `blocks` (cutting, hashes), `eventlog`, `engine`
+(caches), `routing` (choices), `check` (the model), `tasks` and `processes` (who does what where), `sources`
+(the index), `config`, `report`, `plot`, `run`.
+"""
+
+from .config import ReplayConfig
+from .report import ReplayReport
+from .run import run_replay
+from .trace import TraceError, TraceRequest, generate_trace, read_trace
+
+__all__ = [
+    "ReplayConfig",
+    "ReplayReport",
+    "TraceError",
+    "TraceRequest",
+    "generate_trace",
+    "read_trace",
+    "run_replay",
+]
