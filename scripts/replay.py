@@ -140,7 +140,7 @@ def replay(
         with progress_bar(len(loaded)) as progress:
             report = run_replay(config, loaded, progress)
         write_outputs(report, json_file, plot_file)
-    except (ShmtrieError, ValueError, OSError) as error:
+    except (ShmtrieError, ValueError, OSError, NotImplementedError) as error:
         raise fail(str(error)) from error
     except ImportError as error:
         raise fail(f"{error}; pip install 'shmtrie[cli,plot]' brings what this needs") from error

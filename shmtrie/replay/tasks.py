@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import EventStatus
+from ..errors import Busy, EventStatus
 from ..events import EventBatch
 from ..scores import OverlapScores
 from .eventlog import Command, RemoveWorker
@@ -154,7 +154,7 @@ class Applied(NamedTuple):
     seconds : float
         Time inside the calls of the index.
     busy_retries : int
-        Events that were tried again because another lane was in the way.
+        Events, and removals of workers, that were tried again because another lane was in the way.
     """
 
     statuses: list[npt.NDArray[np.uint8]]
@@ -191,7 +191,7 @@ class WriterTask:
         try:
             for command in commands:
                 if isinstance(command, RemoveWorker):
-                    self._index.remove_worker(command.worker_id)
+                    retries += self._remove_worker(command.worker_id)
                     statuses.append(np.empty(0, np.uint8))
                     continue
                 result = self._index.apply_batch(command)
@@ -203,6 +203,16 @@ class WriterTask:
             seconds = time.perf_counter() - start
             self._mine[1] = round_number
         return Applied(statuses, seconds, retries)
+
+    def _remove_worker(self, worker_id: int) -> int:
+        for tries in range(_BUSY_TRIES):
+            try:
+                self._index.remove_worker(worker_id)
+                return tries
+            except Busy:
+                continue
+        self._index.remove_worker(worker_id)  # for good: it raises
+        return _BUSY_TRIES
 
     def _retry(self, batch: EventBatch, result: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8], int]:
         """Try busy events again. All later events of a busy rank are busy too, so its order stays."""

@@ -99,7 +99,7 @@ def test_answer_of_its_own() -> None:
         assert not set(load.requests[0].nodes[1:]) & set(load.requests[1].nodes)
     load = plan([request(100, [1], output=700), request(2000, [2, 3, 4, 5], at=1.0)])
     assert load.linked == 0
-    # The system prompt [1] was had by the first request, so the second one's answer is not linked to the third.
+    # The first request was the one to have the system prompt [1]: the second is not linked to the third.
     shared = [request(600, [1, 2]), request(700, [1, 3], output=600), request(2000, [1, 4, 5, 6], at=1.0)]
     load = plan(shared)
     assert not set(load.requests[1].nodes[1:]) & set(load.requests[2].nodes)
@@ -108,7 +108,7 @@ def test_answer_of_its_own() -> None:
 def test_links_chain_through_renamed_tails() -> None:
     trace = [
         request(600, [1, 2], output=500),  # 1,100 tokens: ends in the second block of 1 | 3
-        request(1110, [1, 3, 4], output=500, at=1.0),  # whose third block is partly filled, renamed by the next
+        request(1110, [1, 3, 4], output=500, at=1.0),  # its partly filled block is renamed by the next
         request(1700, [1, 3, 5, 6], at=2.0),
     ]
     load = plan(trace, 16)
@@ -133,9 +133,7 @@ def test_equal_prompts_get_equal_answers() -> None:
     ),
     st.sampled_from([512, 128, 16]),
 )
-def test_any_trace_gives_consistent_places(
-    rows: list[tuple[list[int], int, int]], block_tokens: int
-) -> None:
+def test_any_trace_gives_consistent_places(rows: list[tuple[list[int], int, int]], block_tokens: int) -> None:
     trace = [request(tokens, ids, output, float(i)) for i, (ids, tokens, output) in enumerate(rows)]
     load = plan(trace, block_tokens)
     prefix_of: dict[int, tuple[int, ...]] = {}

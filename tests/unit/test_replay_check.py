@@ -179,9 +179,7 @@ def test_a_cut_in_a_leaf_first_run_is_a_mistake_of_the_simulation(checker: Check
         (RouterEvent(1, KvCacheEvent(2, KvCacheRemoveData([3]))), EventStatus.BLOCK_NOT_FOUND, 0),
     ],
 )
-def test_refusals_are_judged(
-    checker: Checker, event: RouterEvent, status: EventStatus, wrong: int
-) -> None:
+def test_refusals_are_judged(checker: Checker, event: RouterEvent, status: EventStatus, wrong: int) -> None:
     before = checker.events
     checker.apply(EventBatch.from_events([event]), statuses(status))
     assert (checker.wrong, checker.events) == (wrong, before + 1)

@@ -37,7 +37,8 @@ def test_concatenated_gzip_and_empty_lines(file: Path) -> None:
 
 
 def test_orders_by_time_and_keeps_file_order_within(file: Path) -> None:
-    file.write_bytes(lines(*(GOOD | {"timestamp": t, "output_length": i} for i, t in enumerate([9, 4, 9, 4]))))
+    shuffled = [GOOD | {"timestamp": at, "output_length": i} for i, at in enumerate([9, 4, 9, 4])]
+    file.write_bytes(lines(*shuffled))
     assert [request.output_length for request in read_trace(file)] == [1, 3, 0, 2]
 
 
