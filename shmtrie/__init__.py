@@ -1,8 +1,8 @@
 """shmtrie: which inference worker holds which KV-cache blocks, in one compressed trie in shared memory.
 
-Several writer processes apply the engines' KV events; any number of router processes ask `Index.find_matches` on the same memory,
-lock-free. The names below are the public interface; they are loaded when they are first used, so that importing the package costs
-nothing.
+Several writer processes apply the engines' KV events; any number of router processes ask
+`Index.find_matches` on the same memory, lock-free. The names below are the public interface; they are
+loaded when they are first used, so that importing the package costs nothing.
 """
 
 from __future__ import annotations

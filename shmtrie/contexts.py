@@ -1,7 +1,7 @@
 """Contexts: the private memory of a handle, and the array of words by which kernels find it and the segment.
 
-A reader context is for one thread at a time. A writer context adds the lane's lookup, its map of ranks and the scratch of a
-store; its tables grow here, between two kernel calls.
+A reader context is for one thread at a time. A writer context adds the lane's lookup, its map of ranks and
+the scratch of a store; its tables grow here, between two kernel calls.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from .kernels import batch, registry
 from .kernels import context as c
-from .kernels.extents import CLASS_WORDS, NODE_HINTS
+from .kernels.extents import CLASS_WORDS
+from .kernels.nodes import NODE_HINTS
 from .kernels.plan import MAX_CUTS, T_WIDTH, X_WIDTH
 from .layout import H_EPOCH, LANE_BYTES, LANE_GATES, LINE, N_CLASSES
 from .scores import WorkerWithDpRank

@@ -1,10 +1,12 @@
 """The hot call: `find` as a builtin of CPython's fastest calling convention, made from a numba C callback.
 
-A numba dispatcher costs about 0.5 us a call; the same kernel behind METH_FASTCALL costs a tenth. The builtin takes any one-dimensional
-contiguous buffer of 8-byte integers and returns the raw bytes of a result; for everything else it returns None, and the caller
-converts the argument or raises. It holds the GIL from the first to the last line, so threads take turns on its context.
+A numba dispatcher costs about 0.5 us a call; the same kernel behind METH_FASTCALL costs a tenth. The
+builtin takes any one-dimensional contiguous buffer of 8-byte integers and returns the raw bytes of a
+result; for everything else it returns None, and the caller converts the argument or raises. It holds the
+GIL from the first to the last line, so threads take turns on its context.
 
-`plain_find` is the fallback with the same contract, for interpreters where the trick is not available; tests run both.
+`plain_find` is the fallback with the same contract, for interpreters where the trick is not available;
+tests run both.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from .atomics import copy_record, ld32, pl8, pl64, ps64, st32
+from .atomics import ld32, pl8, pl64, ps64, st32
 from .contexts import Context
 from .kernels import query
 from .kernels.build import centry, inl
@@ -26,6 +28,7 @@ from .kernels.context import C_OUT_DEPTHS, C_OUT_RECORDS, C_QUERY_VIEW, get
 from .kernels.find import find
 from .layout import M32, MAX_STORE
 from .segment import Segment
+from .vectors import copy_record
 
 RawFind = Callable[[Any], "bytes | None"]
 
@@ -49,7 +52,9 @@ _NONE = 1
 
 @inl
 def _is_hashes(view):
-    """The buffer is one-dimensional, of native 8-byte integers, aligned, and not longer than a query may be."""
+    """The buffer is one-dimensional, of native 8-byte integers, aligned, and not longer than a query may
+    be.
+    """
     if pl64(view + _ITEMSIZE) != 8 or (pl64(view + _FLAGS) >> 32) != 1:
         return False
     if (pl64(view + _BUF) & 7) != 0 and pl64(view + _LEN) != 0:
@@ -103,7 +108,9 @@ def _call(self, args, n, early):
 
 @centry("uintp(uintp, uintp, intp)")
 def find_builtin(self, args, n):
-    """PyObject *(PyObject *self, PyObject *const *args, Py_ssize_t n): self is the context's address as int."""
+    """PyObject *(PyObject *self, PyObject *const *args, Py_ssize_t n): self is the context's address as
+    int.
+    """
     return _call(self, args, n, 0)
 
 
@@ -129,7 +136,9 @@ def available() -> bool:
 
 
 class _Builtin:
-    """Makes and keeps what a builtin points to: as long as the function lives, so must its definition and context."""
+    """Makes and keeps what a builtin points to: as long as the function lives, so must its definition and
+    context.
+    """
 
     def __init__(self) -> None:
         self._make = ctypes.pythonapi.PyCFunction_NewEx
@@ -142,7 +151,8 @@ class _Builtin:
         context.words[C_QUERY_VIEW] = view.ctypes.data
         context.words[C_QUERY_VIEW + _NONE] = id(None)
         function: Any = self._make(ctypes.addressof(definition), context.address, None)
-        # a builtin has no room for attributes: the context keeps the rest, the owner of the builtin keeps the context
+        # a builtin has no room for attributes: the context keeps the rest, the owner of the builtin keeps
+        # the context
         context.kept.append((definition, view))
         return function  # type: ignore[no-any-return]
 

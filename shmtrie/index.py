@@ -2,54 +2,37 @@
 
 from __future__ import annotations
 
-import builtins
-import threading
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
-from . import fastcall
-from .arguments import as_ranks, as_u64, hash_array, offset_array
 from .capacity import Capacity
-from .contexts import Context
-from .dump import dump_events
-from .errors import EventStatus, StaleHandle, exception_for
-from .events import EventLike, RouterEvent
-from .kernels import context as c
-from .kernels import query
-from .kernels.build import ensure
-from .layout import MAX_STORE, SLOT_ACTIVE, SLOT_OWNER
-from .scores import WORKER_DTYPE, BatchScores, Match, OverlapScores, WorkerInfo, WorkerWithDpRank
+from .errors import EventStatus, exception_for
+from .events import EventLike
+from .queries import IndexQueries
 from .segment import Segment
-from .stats import IndexStats, index_stats
-from .verify import VerifyReport, verify
 from .writer import Writer
 
-__all__ = ["Index"]
+__all__ = ["Capacity", "Index"]
 
 
-class Index:
+class Index(IndexQueries):
     """An index of which rank holds which blocks, in a POSIX shared memory segment.
 
-    Made by `create` and `attach`; a context manager. Read methods may be called from any thread, take no lock and leave no trace in the
-    segment. Writing goes through `writer`; `apply_event`, `remove_worker` and `load_events` open one of their own when needed.
+    Made by `create` and `attach`; a context manager. Read methods may be called from any thread, take no
+    lock and leave no trace in the segment. Writing goes through `writer`; `apply_event`, `remove_worker`
+    and `load_events` open one of their own when needed.
 
     Notes
-    -----
-    A forked child may go on reading. Readers go on answering from a retired or unlinked segment; see `retired`.
+    ----- A forked child may go on reading. Readers go on answering from a retired or unlinked segment; see
+    `retired`.
     """
 
     def __init__(self, segment: Segment) -> None:
-        ensure()
-        self._segment = segment
-        self._local = threading.local()
-        self._contexts: list[Context] = []
+        super().__init__(segment)
         self._writer: Writer | None = None
-        make = fastcall.fast_finds if fastcall.available() else fastcall.plain_finds
-        self._find, self._find_early, self._kept = make(segment)
 
     # ------------------------------------------------------------------------------------------ make, find
     @classmethod
@@ -135,191 +118,10 @@ class Index:
 
     @staticmethod
     def unlink(name: str) -> None:
-        """Retire a segment and remove its name; who is attached keeps it. Raises SegmentNotFound, SegmentPermission."""
+        """Retire a segment and remove its name; who is attached keeps it. Raises SegmentNotFound,
+        SegmentPermission.
+        """
         Segment.unlink(name)
-
-    # ------------------------------------------------------------------------------------------ queries
-    def find_matches(self, local_hashes: Any, early_exit: bool = False) -> OverlapScores:
-        """Count, per rank, the leading blocks of a query that it holds.
-
-        Parameters
-        ----------
-        local_hashes : array or sequence of 64-bit ints, shape (n,)
-            Local hashes of the query from its first block on, n <= 2**20. A contiguous uint64 or int64 array is fastest.
-        early_exit : bool
-            Stop once a single rank is left; its score is then a lower bound.
-
-        Returns
-        -------
-        OverlapScores
-            Blocks, for every rank with at least one; owns its data.
-        """
-        find = self._find_early if early_exit else self._find
-        raw = find(local_hashes)
-        if raw is None:
-            raw = find(_query(local_hashes))
-            assert raw is not None
-        return OverlapScores(raw)
-
-    def find_match_details(self, local_hashes: Any) -> OverlapScores:
-        """Like `find_matches`, with each rank's own external hash of its last matched block (`last_hashes`).
-
-        Parameters
-        ----------
-        local_hashes : array or sequence of 64-bit ints, shape (n,)
-            The query.
-
-        Returns
-        -------
-        OverlapScores
-        """
-        local, context = _query(local_hashes), self._context()
-        n = query.find_details(context.address, local.ctypes.data, len(local))
-        return OverlapScores(context.result(n, details=True), details=True)
-
-    def find_matches_batch(self, local_hashes: Any, offsets: Any) -> BatchScores:
-        """Answer many queries in one call.
-
-        Parameters
-        ----------
-        local_hashes : array or sequence of 64-bit ints, shape (m,)
-            The queries' local hashes, one query behind the other.
-        offsets : array or sequence of ints, shape (n + 1,)
-            Query i is ``local_hashes[offsets[i]:offsets[i + 1]]``.
-
-        Returns
-        -------
-        BatchScores
-            n results.
-        """
-        local = hash_array(local_hashes)
-        cuts = offset_array(offsets, len(local))
-        n = len(cuts) - 1
-        if n > 0 and int(np.diff(cuts).max()) > MAX_STORE:
-            raise ValueError(f"a query has at most {MAX_STORE} blocks")
-        context = self._context()
-        slots = self._segment.section_count("rank_records")
-        room = max(n * 8, slots)
-        found = np.zeros(max(n, 0) + 1, np.int64)
-        records, depths = np.empty(room * 2, np.uint64), np.empty(room, np.uint32)
-        i, k = 0, 0
-        while i < n:
-            i, k = query.find_many(
-                context.address,
-                local.ctypes.data,
-                cuts.ctypes.data,
-                i,
-                n,
-                found.ctypes.data,
-                records.ctypes.data,
-                depths.ctypes.data,
-                room,
-            )
-            if i < n:
-                room = max(room * 2, k + slots)
-                records, depths = np.resize(records, room * 2), np.resize(depths, room)
-        return BatchScores(found, records[: k * 2].view(WORKER_DTYPE), depths[:k])
-
-    def best_match(self, local_hashes: Any, among: Any = None) -> Match | None:
-        """Find the rank that holds most of a query.
-
-        Parameters
-        ----------
-        local_hashes : array or sequence of 64-bit ints, shape (n,)
-            The query.
-        among : iterable of int or (int, int), or ndarray of WORKER_DTYPE, optional
-            Consider these ranks only.
-
-        Returns
-        -------
-        Match or None
-            The deepest; of several the one with the fewest blocks, then the lowest (worker_id, dp_rank). None if no rank holds the
-            first block.
-        """
-        if among is not None:
-            best = self.best_matches(local_hashes, 1, among)
-            return best[0] if best else None
-        local, context = _query(local_hashes), self._context()
-        i = query.find_best(context.address, local.ctypes.data, len(local))
-        if i < 0:
-            return None
-        record, depth = context.record(i)
-        return Match(record, depth)
-
-    def best_matches(self, local_hashes: Any, k: int, among: Any = None) -> builtins.list[Match]:
-        """Find the `k` ranks that hold most of a query.
-
-        Parameters
-        ----------
-        local_hashes, among
-            As in `best_match`.
-        k : int
-            At most so many, >= 0.
-
-        Returns
-        -------
-        list of Match
-            Best first, in the order of `best_match`.
-        """
-        k = as_u64(k)
-        if k >> 63:
-            raise ValueError("k must not be negative")
-        allowed = None if among is None else set(as_ranks(among))
-        local, context = _query(local_hashes), self._context()
-        n = query.find_plain(context.address, local.ctypes.data, len(local))
-        blocks = self._segment.view("rank_states")["blocks"]
-        found = [(*context.record(i), int(blocks[context.slot(i)])) for i in range(n)]
-        order = sorted((-depth, held, worker) for worker, depth, held in found if allowed is None or worker in allowed)
-        return [Match(worker, -depth) for depth, _, worker in order[:k]]
-
-    # ------------------------------------------------------------------------------------------ looking in
-    def workers(self) -> builtins.list[WorkerInfo]:
-        """List the known ranks, also those without blocks, in the order of (worker_id, dp_rank)."""
-        segment = self._open()
-        states, records = segment.view("rank_states").copy(), segment.view("rank_records")
-        found = []
-        for slot in np.flatnonzero((states["state"] & np.uint64(0xFF)) == SLOT_ACTIVE):
-            s = states[slot]
-            if not s["known"]:
-                continue
-            rank = WorkerWithDpRank(int(records["worker_id"][slot]), int(records["dp_rank"][slot]))
-            lane = (int(s["state"]) >> SLOT_OWNER & 0xFF) - 1
-            event_id = int(s["last_event_id"]) if s["has_event_id"] else None
-            found.append(WorkerInfo(rank, int(s["blocks"]), "active", lane, event_id, bool(s["degraded"])))
-        return sorted(found, key=lambda info: info.worker)
-
-    def stats(self) -> IndexStats:
-        """Sizes and counters as of now."""
-        return index_stats(self._open(), self._giveups())
-
-    def verify(self) -> VerifyReport:
-        """Check the segment's invariants; may run beside writers."""
-        return verify(self._open())
-
-    def dump_events(self) -> builtins.list[RouterEvent]:
-        """Store events that rebuild the same scores in an empty index.
-
-        Returns
-        -------
-        list of RouterEvent
-            Per rank one for each maximal unbranched run of what it can reach, parents first.
-        """
-        return dump_events(self._open(), self._context())
-
-    @property
-    def retired(self) -> bool:
-        """The segment was replaced or unlinked: answers come from what it was; attach anew."""
-        return self._open().retired
-
-    @property
-    def name(self) -> str:
-        """Name of the segment."""
-        return self._segment.name
-
-    @property
-    def segment(self) -> Segment:
-        """The segment itself, for tools."""
-        return self._open()
 
     # ------------------------------------------------------------------------------------------ writing
     def writer(self, patience: float = 0.05) -> Writer:
@@ -342,7 +144,9 @@ class Index:
         return Writer(self._open(), patience)
 
     def apply_event(self, event: EventLike) -> EventStatus:
-        """Apply one event through a writer of this handle's own, opened at the first call; see `Writer.apply_event`."""
+        """Apply one event through a writer of this handle's own, opened at the first call; see
+        `Writer.apply_event`.
+        """
         return self._own_writer().apply_event(event)
 
     def remove_worker(self, worker_id: int) -> None:
@@ -372,7 +176,8 @@ class Index:
         if len(refused):
             i = int(refused[0])
             raise exception_for(
-                EventStatus(int(statuses[i])), f"event {i} of the dump, the first of {len(refused)} that were refused"
+                EventStatus(int(statuses[i])),
+                f"event {i} of the dump, the first of {len(refused)} that were refused",
             )
         return int(np.count_nonzero(statuses == EventStatus.OK))
 
@@ -387,7 +192,7 @@ class Index:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-        self._find = self._find_early = _closed
+        self._close_queries()
         self._segment.close()
 
     def __enter__(self) -> Self:
@@ -403,37 +208,7 @@ class Index:
         return f"<Index {self._segment.name!r}{state}>"
 
     # ------------------------------------------------------------------------------------------ inside
-    def _open(self) -> Segment:
-        if self._segment.closed:
-            raise StaleHandle(f"index {self._segment.name!r} was closed: attach anew")
-        return self._segment
-
-    def _context(self) -> Context:
-        """This thread's context, for kernels that run without the GIL."""
-        self._open()
-        context: Context | None = getattr(self._local, "context", None)
-        if context is None:
-            context = self._local.context = Context(self._segment)
-            self._contexts.append(context)
-        return context
-
-    def _giveups(self) -> int:
-        kept = self._kept if isinstance(self._kept, tuple) else ()
-        return sum(context.get(c.C_GIVEUPS) for context in [*kept, *self._contexts])
-
     def _own_writer(self) -> Writer:
         if self._writer is None:
             self._writer = self.writer()
         return self._writer
-
-
-def _query(local_hashes: Any) -> npt.NDArray[np.uint64]:
-    local = hash_array(local_hashes)
-    if len(local) > MAX_STORE:
-        raise ValueError(f"a query has at most {MAX_STORE} blocks, got {len(local)}")
-    return local
-
-
-def _closed(local_hashes: Any) -> bytes | None:
-    raise StaleHandle("this index was closed: attach anew")
-

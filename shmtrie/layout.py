@@ -5,7 +5,8 @@ Offsets are derived from numpy structured dtypes; kernels import the resulting i
 
 Sections, in file order (each starts on a page)::
 
-    header | lanes | rank_records | rank_states | nodes | node_claims | children | spans | line_claims | extents
+    header | lanes | rank_records | rank_states | nodes | node_claims | children | spans | line_claims |
+    extents
 
 Words are little-endian. An *offset* in a transaction record is in bytes from the start of the segment; an
 extent is named by a 32-bit *line* number (64-byte lines, counted from 1, so that 0 means none).
@@ -14,6 +15,7 @@ extent is named by a 32-bit *line* number (64-byte lines, counted from 1, so tha
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +37,7 @@ LANE_TODO = 256  # nodes left for a later reclaim test
 M12, M31, M32 = (1 << 12) - 1, (1 << 31) - 1, (1 << 32) - 1
 
 
-def _record(fields: list[tuple], size: int) -> np.dtype:
+def _record(fields: list[tuple[Any, ...]], size: int) -> np.dtype:
     """A structured dtype of `size` bytes from (name, format[, shape]) rows laid out one after the other."""
     names, formats, offsets, at = [], [], [], 0
     for row in fields:
@@ -115,7 +117,8 @@ H_SLOTS_HIGH = offset(HEADER, "slots_high")
 H_NODES_HIGH = offset(HEADER, "nodes_high")
 
 # ------------------------------------------------------------------------------------------------ lanes
-# byte-range locks on the segment's file: one byte a lane, one for the registration of ranks, one for the creator
+# byte-range locks on the segment's file: one byte a lane, one for the registration of ranks, one for the
+# creator
 LOCK_LANE, LOCK_REGISTRY, LOCK_CREATOR = 0, 64, 65
 LANE_FREE, LANE_ACTIVE = 0, 1
 # counters of rare or per-event things, one writer each
@@ -269,7 +272,9 @@ HEAD_FORM, HEAD_WORDS = 32, 40
 ALIAS_SLOT, ALIAS_LINES = 48, 32
 
 # ------------------------------------------------------------------------------------------------ extents
-SPAN = np.dtype([("word", "<u8"), ("used", "<u8")])  # word: class in lines 16 | converting lane + 1: 8 | turns 32
+SPAN = np.dtype(
+    [("word", "<u8"), ("used", "<u8")]
+)  # word: class in lines 16 | converting lane + 1: 8 | turns 32
 SPAN_BYTES = SPAN.itemsize
 SPAN_CONVERTING, SPAN_TURN = 16, 32
 SPAN_TAIL = 0xFFFF  # class of the spans behind the first of an extent longer than a span
@@ -277,7 +282,9 @@ CLAIM_OP_BITS = 26  # claim words: operation number 26 | lane + 1: 6; 0 = free
 
 
 def size_class(lines: int) -> tuple[int, int]:
-    """Index and size in lines of the smallest class that holds `lines`: exact to 16, then 8 steps a doubling."""
+    """Index and size in lines of the smallest class that holds `lines`: exact to 16, then 8 steps a
+    doubling.
+    """
     if lines <= 16:
         return lines, lines
     shift = (lines - 1).bit_length() - 4

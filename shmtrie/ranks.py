@@ -1,4 +1,6 @@
-"""Ranks as a lane sees them: registration, ownership, adoption, removal. The rules of slots are in kernels/registry.py."""
+"""Ranks as a lane sees them: registration, ownership, adoption, removal. The rules of slots are in
+kernels/registry.py.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,6 @@ import time
 
 import numpy as np
 
-from . import errors
 from .contexts import WriterContext, signed
 from .errors import EventStatus
 from .events import KIND_CLEAR, KIND_STORE, EventParts
@@ -61,7 +62,8 @@ class RankRegistry:
                 if owner not in (0, self._lane + 1):
                     if self._is_alive(owner - 1):
                         return EventStatus.RANK_OWNED_ELSEWHERE
-                    return EventStatus.BUSY  # dead, and not recovered yet: the caller waits for that
+                    self._context.words[c.C_BUSY_LANE] = owner - 1
+                    return EventStatus.BUSY  # dead, and not recovered yet: the caller sees to that
                 self._adopt(rank, slot, owner)
                 return None
             if parts.kind != KIND_STORE:
@@ -144,7 +146,7 @@ class RankRegistry:
                 self._sweep_dying()
 
     def _sweep_dying(self) -> bool:
-        """Sweep and free the DYING slots; False when some stay, next to a stopped lane. Registry lock held."""
+        """Sweep and free DYING slots; False when some stay, next to a stopped lane. Registry lock held."""
         slots = self._slots(SLOT_DYING)
         if not slots:
             return True
@@ -187,7 +189,8 @@ class RankRegistry:
         owner = (int(self._states["state"][slot]) >> SLOT_OWNER & 0xFF) - 1 if slot >= 0 else -1
         if owner < 0:
             return "belonged to another lane just now: try again"
-        return f"belongs to {lane_info(self._segment, owner).describe()}: send its events there, or release it there"
+        holder = lane_info(self._segment, owner).describe()
+        return f"belongs to {holder}: send its events there, or release it there"
 
     def fullness(self, table: str) -> str:
         """Which table is full, how full, and what to do."""

@@ -1,13 +1,14 @@
 """Aliases: a rank's own external hashes for a node, where they differ from the edge's.
 
-The rank's coverage word carries a flag, and an alias extent holds its hash of every position it covers. A directory
-extent on the node (words: slot + 1 | lines | extent) names them. Linking, replacing and freeing hold the gate exclusively,
-with a bump before the free; positions at or beyond the rank's cutoff are read by nobody and may be written at any time.
+The rank's coverage word carries a flag, and an alias extent holds its hash of every position it covers. A
+directory extent on the node (words: slot + 1 | lines | extent) names them. Linking, replacing and freeing
+hold the gate exclusively, with a bump before the free; positions at or beyond the rank's cutoff are read by
+nobody and may be written at any time.
 """
 
 from __future__ import annotations
 
-from shmtrie.atomics import cas64, ctz, eq8, ld64, lshr, st64, st64r, zero_line
+from shmtrie.atomics import cas64, ctz, ld64, lshr, st64, st64r
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.context import C_N_LINES, FULL, OK, get
 from shmtrie.kernels.coverage import cov_find
@@ -15,6 +16,7 @@ from shmtrie.kernels.extents import claim_lines, free_later, line_at
 from shmtrie.kernels.hooks import Site, at
 from shmtrie.kernels.protocol import bump, log_redo, log_undo
 from shmtrie.layout import ALIAS_LINES, ALIAS_SLOT, COV_ALIAS, LOG_BUMP, LOG_CAS64, M12, M32, N_ALIAS, N_EDGE
+from shmtrie.vectors import eq8, zero_line
 
 SLOT_MASK = ~((1 << ALIAS_SLOT) - 1)
 
@@ -46,7 +48,9 @@ def alias_fits(ctx, word, position):
 
 @inl
 def alias_hash(ctx, a, slot, position):
-    """(found, hash) of a rank's own hash at a position. Stable under the gate, else validated by the version."""
+    """(found, hash) of a rank's own hash at a position. Stable under the gate, else validated by the
+    version.
+    """
     word_at, word = alias_find(ctx, a, slot)
     if word_at == 0 or not alias_fits(ctx, word, position):
         return 0, 0
@@ -122,9 +126,9 @@ def alias_prepare(ctx, a, slot, low, lo, hi, hashes):
         Address of the hash of position `lo`.
 
     Notes
-    -----
-    Gate: exclusive. Positions beyond the cutoff are written in place; a change of covered ones (a rename) makes a new
-    extent that the commit links instead of the old one. Crash: the undo list frees the new one; the redo list finishes.
+    ----- Gate: exclusive. Positions beyond the cutoff are written in place; a change of covered ones (a
+    rename) makes a new extent that the commit links instead of the old one. Crash: the undo list frees the
+    new one; the redo list finishes.
     """
     cutoff = low & M12
     word_at, word = 0, 0
@@ -182,7 +186,9 @@ def alias_drop(ctx, a, slot):
 
 @jit
 def alias_split(ctx, a, b, cut):
-    """Give the suffix `b` (not reachable yet) copies of the aliases behind `cut`; OK or FULL. Gate of `a`: exclusive."""
+    """Give the suffix `b` (not reachable yet) copies of the aliases behind `cut`; OK or FULL. Gate of `a`:
+    exclusive.
+    """
     head = ld64(a + N_ALIAS)
     if head == 0:
         return OK

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shmtrie.atomics import ld32, ld64, ld64s, pl8, pl64, ps8, st32, st64
+from shmtrie.kernels.alias_lookup import alias_entries_rehash, alias_entry_put
 from shmtrie.kernels.build import entry, inl, jit
 from shmtrie.kernels.context import (
     BUSY,
@@ -14,7 +15,6 @@ from shmtrie.kernels.context import (
     C_LOOKUP_MASK,
     C_LOOKUP_TOMBS,
     C_LOOKUP_USED,
-    C_N_SLOTS,
     C_NEEDED,
     C_SEEN_MASK,
     C_STATES,
@@ -28,16 +28,8 @@ from shmtrie.kernels.context import (
     get,
     put,
 )
-from shmtrie.kernels.lookup import (
-    alias_entries_rehash,
-    alias_entry_put,
-    hash_at,
-    lookup_has,
-    lookup_put,
-    lookup_rehash,
-    own_alias,
-    own_word,
-)
+from shmtrie.kernels.lookup import lookup_has, lookup_put, lookup_rehash
+from shmtrie.kernels.places import hash_at, own_alias, own_word
 from shmtrie.kernels.protocol import count, node_at
 from shmtrie.kernels.reclaim import has_todo, work_todo
 from shmtrie.kernels.registry import rank_slot, refresh_mine, slot_generation, slot_owner, state_at
@@ -102,7 +94,9 @@ def _mark(ctx, slot, kind, status, event_id, has_event_id):
 
 @jit
 def apply_one(ctx, kind, worker_id, dp_rank, has_parent, parent, local, external, n, event_id, has_event_id):
-    """Apply one event of a rank that this lane owns; a status, or UNKNOWN_RANK, GROW, SCRATCH (nothing done)."""
+    """Apply one event of a rank that this lane owns; a status, or UNKNOWN_RANK, GROW, SCRATCH (nothing
+    done).
+    """
     slot, generation = rank_slot(ctx, worker_id, dp_rank)
     if slot < 0:
         return UNKNOWN_RANK
@@ -110,7 +104,8 @@ def apply_one(ctx, kind, worker_id, dp_rank, has_parent, parent, local, external
     if room != OK:
         return room
     begin(ctx)
-    # M8: the slot is looked at while the operation counter is odd, so a remover waits for us or we see its mark
+    # M8: the slot is looked at while the operation counter is odd, so a remover waits for us or we see its
+    # mark
     state = ld64s(state_at(ctx, slot))
     if (
         (state & 0xFF) != SLOT_ACTIVE
@@ -149,9 +144,13 @@ def apply_one(ctx, kind, worker_id, dp_rank, has_parent, parent, local, external
 
 
 @entry("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)")
-def apply_event(ctx, kind, worker_id, dp_rank, has_parent, parent, local, external, n, event_id, has_event_id):
+def apply_event(
+    ctx, kind, worker_id, dp_rank, has_parent, parent, local, external, n, event_id, has_event_id
+):
     """Apply one event; see `apply_one`."""
-    return apply_one(ctx, kind, worker_id, dp_rank, has_parent, parent, local, external, n, event_id, has_event_id)
+    return apply_one(
+        ctx, kind, worker_id, dp_rank, has_parent, parent, local, external, n, event_id, has_event_id
+    )
 
 
 @entry("UniTuple(int64, 2)(int64, int64, int64, int64, int64)")
@@ -161,15 +160,14 @@ def apply_events(ctx, columns, first, last, statuses):
     Parameters
     ----------
     columns : int64
-        Address of the addresses of the columns of an EventBatch: kind u8, worker_id u64, dp_rank u32, has_parent u8, parent u64,
-        offsets i64, local u64, external u64, event_id u64.
+        Address of the addresses of the columns of an EventBatch: kind u8, worker_id u64, dp_rank u32,
+        has_parent u8, parent u64, offsets i64, local u64, external u64, event_id u64.
     statuses : int64
         Address of one u8 an event.
 
     Notes
-    -----
-    Stops, with nothing of that event done, at a rank that the lane's map does not know, at a private table that has to grow, and
-    at BUSY; these are the caller's to settle.
+    ----- Stops, with nothing of that event done, at a rank that the lane's map does not know, at a private
+    table that has to grow, and at BUSY; these are the caller's to settle.
     """
     kinds, workers, ranks = pl64(columns), pl64(columns + 8), pl64(columns + 16)
     parents_given, parents, offsets = pl64(columns + 24), pl64(columns + 32), pl64(columns + 40)
@@ -217,7 +215,7 @@ def tidy_up(ctx):
     return 1 if has_todo(ctx) else 0
 
 
-# ------------------------------------------------------------------------------------------------ private tables
+# ---------------------------------------------------------------------------- private tables
 @entry("int64(int64, int64, int64)")
 def lookup_move(ctx, old, lines):
     """Rehash the shared entries of an older table of `lines` lines into the present one."""
@@ -258,7 +256,7 @@ def adopt_slot(ctx, slot):
     high = ld64(get(ctx, C_HEADER_EPOCH) - H_EPOCH + H_NODES_HIGH)
     for node in range(1, high):
         link = node
-        for hop in range(4096):
+        for _ in range(4096):
             if link <= 0 or link >= high:
                 break
             a = node_at(ctx, link)

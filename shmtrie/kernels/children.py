@@ -1,17 +1,17 @@
 """The child table: (child space, first local hash) -> node, in buckets of eight one-word entries.
 
-An entry is tag 32 | node 32, verified on the child's own line: its space, its start and its first hash. A key lives in
-one of two buckets, is never moved, is written by CAS from 0 and deleted by storing 0; so there are no
-tombstones, and a lookup reads two lines at most. A full pair of buckets is a full table.
+An entry is tag 32 | node 32, verified on the child's own line: its space, its start and its first hash. A
+key lives in one of two buckets, is never moved, is written by CAS from 0 and deleted by storing 0; so there
+are no tombstones, and a lookup reads two lines at most. A full pair of buckets is a full table.
 
-A child that comes into or leaves a space that readers can reach changes the entry and the space's count under
-the lock byte of the count word, noted in the lane's record before: whoever recovers a dead holder settles the section from
-the entry alone (M14), and two lanes never insert one key twice (M3).
+A child that comes into or leaves a space that readers can reach changes the entry and the space's count
+under the lock byte of the count word, noted in the lane's record before: whoever recovers a dead holder
+settles the section from the entry alone (M14), and two lanes never insert one key twice (M3).
 """
 
 from __future__ import annotations
 
-from shmtrie.atomics import cas64, ctz, eq8, ld64, ld64a, lshr, mulhi, pause, pl64, prefetch, st64, st64r
+from shmtrie.atomics import cas64, ctz, ld64, ld64a, lshr, mulhi, pause, pl64, prefetch, st64, st64r
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.context import (
     BUSY,
@@ -57,6 +57,7 @@ from shmtrie.layout import (
     N_VERSION,
     NO_SPACE,
 )
+from shmtrie.vectors import eq8
 
 LOCK_TRIES = 64
 FEW = 4  # a home bucket with fewer entries is used at once; beyond, the emptier of the two
@@ -98,7 +99,7 @@ def child_find(ctx, space, depth, local):
     h = child_hash(get(ctx, C_SEED), space, local)
     tag = child_tag(h)
     b = home_bucket(ctx, h)
-    for side in range(2):
+    for _ in range(2):
         m = eq8(b, ~M32, tag)
         while m != 0:
             node = ld64(b + ctz(m) * 8) & M32
@@ -170,7 +171,7 @@ def child_insert_private(ctx, space, local, node):
 
 @inl
 def _note(ctx, space, word, word_at, entry, change):
-    """Note a section under a space lock in the record; the change is what makes it valid, so it comes last."""
+    """Note a section under a space lock in the record; the change is what makes it valid: it comes last."""
     r = get(ctx, C_RECORD)
     st64r(r + L_SPACE_CHANGE, 0)
     st64(r + L_SPACE, space)
@@ -200,9 +201,9 @@ def child_insert(ctx, space, depth, local, node):
     """Enter a child into a live space; OK, RETRY (the key has come in meanwhile), BUSY or FULL.
 
     Notes
-    -----
-    The caller holds the gate of the space's node, so the space keeps its owner. Crash: see `settle_space`; after
-    it the child is in, and the LOG_CHILD undo entry takes it out again unless the transaction was committed.
+    ----- The caller holds the gate of the space's node, so the space keeps its owner. Crash: see
+    `settle_space`; after it the child is in, and the LOG_CHILD undo entry takes it out again unless the
+    transaction was committed.
     """
     h = child_hash(get(ctx, C_SEED), space, local)
     entry = child_tag(h) | node
@@ -243,7 +244,9 @@ def child_insert(ctx, space, depth, local, node):
 
 @inl
 def end_life(a):
-    """The node hangs nowhere, then its generation is over: in this order, for readers with a stale entry (M16)."""
+    """The node hangs nowhere, then its generation is over: in this order, for readers with a stale entry
+    (M16).
+    """
     st64r(a + N_START, NO_SPACE << 32)
     bump_generation(a)
 
@@ -260,8 +263,8 @@ def child_lock(ctx, space, local, node):
     """Lock a live space in order to take a child out: (OK, address of its entry) or (BUSY, 0).
 
     Notes
-    -----
-    The section is ended by `child_unlink`. Crash in between: `settle_space` opens the lock with the old count.
+    ----- The section is ended by `child_unlink`. Crash in between: `settle_space` opens the lock with the
+    old count.
     """
     h = child_hash(get(ctx, C_SEED), space, local)
     entry = child_tag(h) | node
@@ -286,11 +289,12 @@ def child_lock(ctx, space, local, node):
 
 @jit
 def child_unlink(ctx, space, word_at, entry):
-    """End a child's life under the lock that `child_lock` took: entry out, hanging space NONE, generation bump, count.
+    """End a child's life under the lock that `child_lock` took: entry out, hanging space NONE, generation
+    bump, count.
 
     Notes
-    -----
-    Done by the holder of the lock, or by who recovers it; when the lock is no longer the lane's, it has been done.
+    ----- Done by the holder of the lock, or by who recovers it; when the lock is no longer the lane's, it
+    has been done.
     """
     count_at = node_at(ctx, space) + N_COUNT
     if (ld64(count_at) >> 32) != get(ctx, C_LANE) + 1:
@@ -306,7 +310,8 @@ def child_unlink(ctx, space, word_at, entry):
 def space_owner(ctx, space):
     """The node whose child space this is; 0 (the root, or unknown) otherwise.
 
-    The owner word is a hint while a split is going on: the suffix chain from it leads to the node whose tail has the space.
+    The owner word is a hint while a split is going on: the suffix chain from it leads to the node whose
+    tail has the space.
     """
     node = ld64(node_at(ctx, space) + N_OWNER) & M32
     for _ in range(SUFFIX_HOPS):

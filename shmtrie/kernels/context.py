@@ -10,7 +10,6 @@ from __future__ import annotations
 from shmtrie.atomics import pl64, ps64
 from shmtrie.kernels.build import inl
 
-
 # words of the context
 (
     C_BASE,  # address of the segment

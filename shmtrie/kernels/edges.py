@@ -1,18 +1,20 @@
 """Edges: two columns (local hashes, external hashes) in one extent.
 
-The edge word names the extent and its capacity in blocks: local hashes are words [0, capacity), external ones [capacity, 2 x
-capacity). Published hashes never change while the extent lives, except that a dropped tail is used again after a bump.
+The edge word names the extent and its capacity in blocks: local hashes are words [0, capacity), external
+ones [capacity, 2 x capacity). Published hashes never change while the extent lives, except that a dropped
+tail is used again after a bump.
 """
 
 from __future__ import annotations
 
-from shmtrie.atomics import ctz, fence_release, ld64, lshr, ne8, pl64, st64, st64r
+from shmtrie.atomics import ctz, fence_release, ld64, lshr, pl64, st64, st64r
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.context import C_N_LINES, FULL, OK, get
 from shmtrie.kernels.extents import claim_lines, extent_lines, free_later, line_at
 from shmtrie.kernels.hooks import Site, at
 from shmtrie.kernels.protocol import bump, log_undo
 from shmtrie.layout import INTERNAL, LOG_BUMP, LOG_CAS64, M31, M32, MAX_EDGE, N_EDGE, N_START, N_TAIL
+from shmtrie.vectors import ne8
 
 
 @inl
@@ -35,12 +37,14 @@ def mismatch(x, q, n):
 def edge_fits(ctx, edge):
     """The extent that an edge word names lies in the section."""
     line, capacity = edge & M32, lshr(edge, 32)
-    return 0 < line and 0 < capacity <= MAX_EDGE and line + ((capacity + 3) >> 2) <= get(ctx, C_N_LINES) + 1
+    return line > 0 and 0 < capacity <= MAX_EDGE and line + ((capacity + 3) >> 2) <= get(ctx, C_N_LINES) + 1
 
 
 @jit
 def edge_copy(ctx, a, blocks, lines):
-    """A copy of the first `blocks` of an edge in an extent of at least `lines` lines, as an edge word; 0: no room."""
+    """A copy of the first `blocks` of an edge in an extent of at least `lines` lines, as an edge word; 0:
+    no room.
+    """
     line = claim_lines(ctx, lines)
     if line == 0:
         return 0
@@ -89,9 +93,9 @@ def edge_extend(ctx, a, local, external, blocks, internal):
     """Append blocks to an edge in place; OK or FULL.
 
     Notes
-    -----
-    Gate: exclusive; the node never had children. Hashes come before the tail that shows them, a longer extent before
-    both, each publication with its bump. No word covers the new blocks yet: that is the commit. Crash: undone.
+    ----- Gate: exclusive; the node never had children. Hashes come before the tail that shows them, a
+    longer extent before both, each publication with its bump. No word covers the new blocks yet: that is
+    the commit. Crash: undone.
     """
     edge = ld64(a + N_EDGE)
     tail = ld64(a + N_TAIL)

@@ -1,8 +1,8 @@
 """The plan of a store: a pure read of the path, validated node by node.
 
-Rows of TOUCHED name the nodes that will change, from the root down; nodes that the rank covers already under the same hashes
-need no gate and have no row. What is planned stands while (version, tail) of a row's node stand; the execution checks
-them under the gate and plans anew when they moved.
+Rows of TOUCHED name the nodes that will change, from the root down; nodes that the rank covers already
+under the same hashes need no gate and have no row. What is planned stands while (version, tail) of a row's
+node stand; the execution checks them under the gate and plans anew when they moved.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ from shmtrie.kernels.context import (
 )
 from shmtrie.kernels.coverage import cov_find, cov_room
 from shmtrie.kernels.edges import edge_fits, mismatch
-from shmtrie.kernels.lookup import lookup_prefetch, resolve
+from shmtrie.kernels.lookup import lookup_prefetch
 from shmtrie.kernels.protocol import node_at, scratch_get, scratch_put
+from shmtrie.kernels.resolve import resolve
 from shmtrie.layout import (
     COV_ALIAS,
     INTERNAL,
@@ -118,7 +119,7 @@ def _hashes_differ(ctx, a, slot, low, edge, position, external, m):
 
 
 @jit
-def walk(ctx, slot, node, depth, local, external, n):
+def plan_path(ctx, slot, node, depth, local, external, n):
     """Follow the blocks from (node, depth) and write rows; OK, RETRY or FULL."""
     put(ctx, C_N_TOUCHED, 0)
     put(ctx, C_N_CUTS, 0)
@@ -149,7 +150,10 @@ def walk(ctx, slot, node, depth, local, external, n):
             return RETRY
         if parent_at != 0:
             # hand over hand: the parent was still the same when the child was read (M1, M1b)
-            if ld64(parent_at + N_TAIL) != parent_tail or lshr(ld64(parent_at + N_VERSION), 32) != parent_generation:
+            if (
+                ld64(parent_at + N_TAIL) != parent_tail
+                or lshr(ld64(parent_at + N_VERSION), 32) != parent_generation
+            ):
                 return RETRY
             if m == 0 and depth < end:
                 return RETRY
@@ -191,7 +195,12 @@ def walk(ctx, slot, node, depth, local, external, n):
         inside = (tail & INTERNAL) != 0
         if node != 0:
             if has_row == 0:
-                if _row(ctx, node, version, tail, depth, depth, depth, i, flags & ~ALIAS if inside else flags) != OK:
+                if (
+                    _row(
+                        ctx, node, version, tail, depth, depth, depth, i, flags & ~ALIAS if inside else flags
+                    )
+                    != OK
+                ):
                     return FULL
                 if inside:
                     last = get(ctx, C_N_TOUCHED) - 1
@@ -245,7 +254,9 @@ def _is_above(ctx, node, depth, parent, parent_depth):
 
 @jit
 def _moved(ctx, slot, parent, parent_depth, external, lo, hi):
-    """Places off the new path that the rank holds under hashes [lo, hi) of the store: OK, BAD_SEQUENCE or FULL."""
+    """Places off the new path that the rank holds under hashes [lo, hi) of the store: OK, BAD_SEQUENCE or
+    FULL.
+    """
     for i in range(lo, min(lo + 8, hi)):
         lookup_prefetch(ctx, pl64(external + i * 8))
     for i in range(lo, hi):
@@ -280,7 +291,9 @@ def find_moved(ctx, slot, parent, parent_depth, external, n):
     """
     for k in range(get(ctx, C_N_TOUCHED)):
         i = row_get(ctx, k, T_INDEX)
-        status = _moved(ctx, slot, parent, parent_depth, external, i, i + row_get(ctx, k, T_HI) - row_get(ctx, k, T_LO))
+        status = _moved(
+            ctx, slot, parent, parent_depth, external, i, i + row_get(ctx, k, T_HI) - row_get(ctx, k, T_LO)
+        )
         if status != OK:
             return status
     return _moved(ctx, slot, parent, parent_depth, external, get(ctx, C_REST), n)

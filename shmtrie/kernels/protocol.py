@@ -11,18 +11,7 @@ dead lane's record can go back or go on (see transaction.py).
 
 from __future__ import annotations
 
-from shmtrie.atomics import (
-    and64,
-    cas64,
-    ctz,
-    ld64,
-    lshr,
-    pause,
-    pl64,
-    ps64,
-    st64,
-    st64r,
-)
+from shmtrie.atomics import and64, cas64, ctz, ld64, lshr, pause, pl64, ps64, st64, st64r
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.context import (
     BUSY,
@@ -207,9 +196,8 @@ def gate_exclusive(ctx, node):
     """Take a node's gate exclusively, from nothing or from shared; OK, BUSY or FULL.
 
     Notes
-    -----
-    A withdrawal after a drain that took too long puts the node on the to-do list: a lane that emptied the node
-    meanwhile may have left the reclaim to us (M15).
+    ----- A withdrawal after a drain that took too long puts the node on the to-do list: a lane that emptied
+    the node meanwhile may have left the reclaim to us (M15).
     """
     a = node_at(ctx, node) + N_GATE
     me = get(ctx, C_LANE)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from shmtrie.atomics import copy_record, ld32, pl64, ps64, st32
+from shmtrie.atomics import ld32, pl64, ps64, st32
 from shmtrie.kernels.build import entry
 from shmtrie.kernels.context import C_OUT_DEPTHS, C_OUT_RECORDS, get
 from shmtrie.kernels.find import better, find
+from shmtrie.vectors import copy_record
 
 
 @entry("int64(int64, int64, int64)")

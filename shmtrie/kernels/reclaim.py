@@ -1,8 +1,8 @@
 """Space comes back at once: tails that nobody covers are dropped, empty nodes are reclaimed, upward.
 
-Who clears an own word, or releases a gate, tests; the test is repeated under the exclusive gate. A busy gate leaves the
-work to its holder (the last one out does it), a busy space lock leaves the node on the record's to-do list, which the
-lane's next operation, its close and its recovery work off.
+Who clears an own word, or releases a gate, tests; the test is repeated under the exclusive gate. A busy
+gate leaves the work to its holder (the last one out does it), a busy space lock leaves the node on the
+record's to-do list, which the lane's next operation, its close and its recovery work off.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ CLIMB = 1 << 20  # nodes above one another that one tidying may reclaim
 
 @jit
 def _truncate(ctx, a, keep):
-    """Drop the tail behind `keep` blocks, and give back what the edge no longer needs if that is worth a copy."""
+    """Drop the tail behind `keep` blocks, and give back what the edge no longer needs if that is worth a
+    copy.
+    """
     tail = ld64(a + N_TAIL)
     new = (tail & ~M31) | ((ld64(a + N_START) & M32) + keep)
     log_redo(ctx, LOG_CAS64, a + N_TAIL, tail, new)
@@ -66,12 +68,12 @@ def _truncate(ctx, a, keep):
 
 @jit
 def tidy_held(ctx, node):
-    """Truncate or reclaim a node whose gate is held exclusively (and which nobody changes); its parent if that has to be tried.
+    """Truncate or reclaim a node whose gate is held exclusively (and which nobody changes); its parent if
+    that has to be tried.
 
     Notes
-    -----
-    Crash: before the commit nothing has happened; after it, the redo list ends the node's life under the space lock
-    it found or finds held, then frees what belonged to it.
+    ----- Crash: before the commit nothing has happened; after it, the redo list ends the node's life under
+    the space lock it found or finds held, then frees what belonged to it.
     """
     a = node_at(ctx, node)
     begin = ld64(a + N_START)
@@ -100,7 +102,8 @@ def tidy_held(ctx, node):
     log_redo(ctx, LOG_FREE, claim_at, claim, 0)
     commit(ctx)
     count(ctx, RECLAIMS, 1)
-    # the count of the parent's space is down before its coverage is read (store-load; the other side clears a word, then reads the count)
+    # the count of the parent's space is down before its coverage is read (store-load; the other side clears
+    # a word, then reads the count)
     fence_full()
     return parent
 

@@ -1,7 +1,8 @@
-"""Recovery: finish or take back what a dead lane had begun. The caller holds the dead lane's lock and works as that lane.
+"""Recovery: finish or take back what a dead lane had begun. The caller holds the dead lane's lock and works
+as that lane.
 
-UNDO goes back, REDO goes on, RELEASE is ended; no gate is needed that the dead lane did not hold. Every step may be repeated, so a
-recoverer may die as well.
+UNDO goes back, REDO goes on, RELEASE is ended; no gate is needed that the dead lane did not hold. Every
+step may be repeated, so a recoverer may die as well.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ def settle_space(ctx):
 
 @entry("int64(int64)")
 def recover(ctx):
-    """Bring the record of the lane to IDLE; OK, or BUSY when a space lock is held by somebody else (call again)."""
+    """Bring the record of the lane to IDLE; OK, or BUSY when a space lock is held by somebody else (call
+    again).
+    """
     r = get(ctx, C_RECORD)
     word = pl64(r + L_PHASE)
     phase = word & 0xFF

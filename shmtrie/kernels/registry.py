@@ -1,7 +1,8 @@
 """Ranks and slots: assignment, marking, ownership; and the lane's private map from ranks to slots.
 
-A slot is FREE, ACTIVE or DYING. Registration and marking hold the kernel lock of the registry (the caller's business); one header
-word (assignment epoch | number of DYING slots) tells readers when they have to test slots one by one (M4).
+A slot is FREE, ACTIVE or DYING. Registration and marking hold the kernel lock of the registry (the caller's
+business); one header word (assignment epoch | number of DYING slots) tells readers when they have to test
+slots one by one (M4).
 """
 
 from __future__ import annotations
@@ -64,7 +65,11 @@ def registry_find(ctx, worker_id, dp_rank):
     high = ld64(get(ctx, C_HEADER_EPOCH) - H_EPOCH + H_SLOTS_HIGH)
     for slot in range(min(high, get(ctx, C_N_SLOTS))):
         r = get(ctx, C_RECORDS) + slot * 16
-        if pl64(r) == worker_id and (pl64(r + 8) & M32) == dp_rank and (ld64(state_at(ctx, slot)) & 0xFF) == SLOT_ACTIVE:
+        if (
+            pl64(r) == worker_id
+            and (pl64(r + 8) & M32) == dp_rank
+            and (ld64(state_at(ctx, slot)) & 0xFF) == SLOT_ACTIVE
+        ):
             return slot
     return -1
 
@@ -74,9 +79,8 @@ def registry_assign(ctx, worker_id, dp_rank):
     """Give a rank a free slot, owned by this lane; the slot, or -1 when all are taken. Registry lock held.
 
     Notes
-    -----
-    The epoch moves before the slot is ACTIVE: a reader that started earlier tests the slot and leaves it out. Crash: before the last
-    store the slot is still FREE.
+    ----- The epoch moves before the slot is ACTIVE: a reader that started earlier tests the slot and leaves
+    it out. Crash: before the last store the slot is still FREE.
     """
     for slot in range(get(ctx, C_N_SLOTS)):
         state = ld64(state_at(ctx, slot))
@@ -109,7 +113,9 @@ def registry_assign(ctx, worker_id, dp_rank):
 
 @entry("int64(int64, int64)")
 def registry_mark(ctx, slot):
-    """Mark an ACTIVE slot DYING: no query that starts from now on shows it. 1 if it was done. Registry lock held."""
+    """Mark an ACTIVE slot DYING: no query that starts from now on shows it. 1 if it was done. Registry lock
+    held.
+    """
     state = ld64s(state_at(ctx, slot))
     if (state & 0xFF) != SLOT_ACTIVE:
         return 0
@@ -153,7 +159,9 @@ def registry_own(ctx, slot, old, new):
 # entries of 16 bytes: worker id; slot + 1: 16 | generation 16 | dp rank 32 (0 = empty)
 @jit
 def rank_slot(ctx, worker_id, dp_rank):
-    """Slot of a rank that this lane owns as far as its map knows, or -1. The caller checks the slot's state."""
+    """Slot of a rank that this lane owns as far as its map knows, or -1. The caller checks the slot's
+    state.
+    """
     mask = get(ctx, C_RANK_MAP_MASK)
     k = mix(worker_id ^ (dp_rank * 0x2545F4914F6CDD1D)) & mask
     for _ in range(mask + 1):
@@ -185,7 +193,8 @@ def rank_map_put(ctx, worker_id, dp_rank, slot, generation):
 
 @jit
 def refresh_mine(ctx):
-    """Slots were assigned or marked since the last operation: take those that are no longer this lane's out of its mask.
+    """Slots were assigned or marked since the last operation: take those that are no longer this lane's out
+    of its mask.
 
     A slot that went to another lane would otherwise pass for one whose places are in the lookup.
     """

@@ -1,7 +1,7 @@
 """Removal: one own word goes down, then what nobody covers any more goes.
 
-A removal never splits and never allocates, so it cannot fail for space. It is one transaction a node; one that was cut
-short by a busy gate or a death may be there in part, and applying it again completes it.
+A removal never splits and never allocates, so it cannot fail for space. It is one transaction a node; one
+that was cut short by a busy gate or a death may be there in part, and applying it again completes it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from shmtrie.kernels.context import BUSY, C_HEADER_EPOCH, C_MINE, C_STATES, OK, 
 from shmtrie.kernels.coverage import cov_find, word_store
 from shmtrie.kernels.edges import edge_fits
 from shmtrie.kernels.hooks import Site, at
-from shmtrie.kernels.lookup import own_word, resolve, scrub
+from shmtrie.kernels.places import own_word
 from shmtrie.kernels.protocol import gate_exclusive, gate_shared, log_redo, node_at
 from shmtrie.kernels.reclaim import has_todo, tidy, tidy_held, work_todo
+from shmtrie.kernels.resolve import resolve, scrub
 from shmtrie.kernels.transaction import commit, release, undo_all
 from shmtrie.layout import (
     COV_ALIAS,
@@ -44,12 +45,12 @@ HOPS = 4_096
 
 @jit
 def cut(ctx, slot, node, depth):
-    """The rank's coverage of a node ends at an absolute depth; OK, RETRY (the block is elsewhere now), BUSY or FULL.
+    """The rank's coverage of a node ends at an absolute depth; OK, RETRY (the block is elsewhere now), BUSY
+    or FULL.
 
     Notes
-    -----
-    A node without children is taken exclusively: its tail goes in the same turn. Crash: the word is one store; what it
-    left behind is tidied by whoever releases the gate, recovery included.
+    ----- A node without children is taken exclusively: its tail goes in the same turn. Crash: the word is
+    one store; what it left behind is tidied by whoever releases the gate, recovery included.
     """
     a = node_at(ctx, node)
     low = own_word(ctx, a, slot)
@@ -150,8 +151,8 @@ def remove(ctx, slot, external, n):
 def sweep(ctx, slot, begin):
     """Take a rank out of every node, from node id `begin` on: (status, next node id).
 
-    A word that reaches beyond its node's end sends the pass along the suffix chain: a split may have copied it into a node
-    whose id is already past (M12). BUSY: call again with the id that came back.
+    A word that reaches beyond its node's end sends the pass along the suffix chain: a split may have copied
+    it into a node whose id is already past (M12). BUSY: call again with the id that came back.
     """
     high = ld64(get(ctx, C_HEADER_EPOCH) - H_EPOCH + H_NODES_HIGH)
     for node in range(begin, high):
@@ -174,7 +175,8 @@ def sweep(ctx, slot, begin):
                     if status != RETRY:
                         break
                 if status != OK:
-                    # in the middle of a chain the word that led here is gone: start over, that is cheap by now
+                    # in the middle of a chain the word that led here is gone: start over, that is cheap by
+                    # now
                     return (BUSY if status == RETRY else status), (node if hops == 0 else 1)
             if not beyond:
                 break

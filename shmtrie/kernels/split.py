@@ -7,10 +7,11 @@ from shmtrie.kernels.aliases import alias_split
 from shmtrie.kernels.build import jit
 from shmtrie.kernels.children import child_insert_private
 from shmtrie.kernels.context import FULL, OK
-from shmtrie.kernels.coverage import cov_split
 from shmtrie.kernels.edges import edge_copy, edge_new
-from shmtrie.kernels.extents import class_of, claim_node, extent_lines, free_later, line_at, make_node
+from shmtrie.kernels.extents import class_of, extent_lines, free_later, line_at
+from shmtrie.kernels.forms import cov_split
 from shmtrie.kernels.hooks import Site, at
+from shmtrie.kernels.nodes import claim_node, make_node
 from shmtrie.kernels.protocol import count, log_redo, log_undo, node_at
 from shmtrie.kernels.transaction import commit, undo_all
 from shmtrie.layout import (
@@ -46,7 +47,8 @@ def _prepare(ctx, node, depth):
     b = node_at(ctx, suffix)
     x = line_at(ctx, edge & M32) + keep * 8
     moved = edge_new(ctx, x, x + lshr(edge, 32) * 8, blocks)
-    # the suffix hangs in the space that its own slot brought along; the children stay in the old one, which it gets
+    # the suffix hangs in the space that its own slot brought along; the children stay in the old one, which
+    # it gets
     if moved == 0 or make_node(ctx, suffix, depth, NO_SPACE, moved, end, tail & INTERNAL) != OK:
         return FULL
     space, old_space = lshr(ld64(b + N_TAIL), 32), lshr(tail, 32)
@@ -91,14 +93,15 @@ def _prepare(ctx, node, depth):
 
 @jit
 def split(ctx, node, depth):
-    """Cut a node's edge at an absolute depth; the suffix becomes its child and keeps the children. OK or FULL.
+    """Cut a node's edge at an absolute depth; the suffix becomes its child and keeps the children. OK or
+    FULL.
 
     Notes
-    -----
-    Gate of the node: exclusive, undo and redo lists empty. The suffix is born with its gate held. One store of the tail
-    (end | internal | child space) publishes it: the prefix gets the space that the suffix's slot owned, the suffix the one
-    with all the children, so no child changes. The space's owner is mended after, a hint until then.
-    Crash: before the commit the undo list takes everything back; after it the redo list finishes.
+    ----- Gate of the node: exclusive, undo and redo lists empty. The suffix is born with its gate held. One
+    store of the tail (end | internal | child space) publishes it: the prefix gets the space that the
+    suffix's slot owned, the suffix the one with all the children, so no child changes. The space's owner is
+    mended after, a hint until then. Crash: before the commit the undo list takes everything back; after it
+    the redo list finishes.
     """
     status = _prepare(ctx, node, depth)
     if status != OK:

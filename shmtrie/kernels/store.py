@@ -1,102 +1,58 @@
 """The store: one transaction over the nodes of its plan.
 
-Order: split if needed (a step of its own); gates, from the root down, each checked against the plan; own words entered as
-covering nothing, longer edges, tails; new nodes; the one child entry into a live space last. Up to there a busy gate or a full
-table rolls back and nothing was visible. Then the commit: own words deepest first, so that a reader sees the store when the
-word nearest the root comes, all of it or nothing.
+Order: split if needed (a step of its own); gates, from the root down, each checked against the plan; own
+words entered as covering nothing, longer edges, tails; new nodes; the one child entry into a live space
+last. Up to there a busy gate or a full table rolls back and nothing was visible. Then the commit: own words
+deepest first, so that a reader sees the store when the word nearest the root comes, all of it or nothing.
 """
 
 from __future__ import annotations
 
-from shmtrie.atomics import add64, ld64, lshr, pl64, ps64, st64
-from shmtrie.kernels.aliases import alias_drop, alias_prepare
-from shmtrie.kernels.build import inl, jit
-from shmtrie.kernels.children import child_insert, child_insert_private
+from shmtrie.atomics import add64, ld64, lshr, pl64, ps64
+from shmtrie.kernels.build import jit
 from shmtrie.kernels.context import (
     BAD_SEQUENCE,
     BUSY,
     C_N_CUTS,
     C_N_TOUCHED,
     C_REST,
-    C_REST_DEPTH,
-    C_REST_NODE,
     C_SEEN,
     C_SEEN_MASK,
     C_SEEN_STAMP,
-    C_SPLIT_DEPTH,
     C_SPLIT_NODE,
     C_STATES,
-    FULL,
     NO_PARENT,
     OK,
     RETRY,
     get,
     put,
 )
-from shmtrie.kernels.coverage import cov_enter, cov_find, cov_grow, cov_max_mine, make_word, word_store
-from shmtrie.kernels.edges import edge_extend, edge_new, publish_tail
-from shmtrie.kernels.extents import claim_node, make_node
+from shmtrie.kernels.coverage import cov_max_mine
 from shmtrie.kernels.hooks import Site, at
-from shmtrie.kernels.lookup import enter, mix, resolve, scrub
+from shmtrie.kernels.lookup import mix
 from shmtrie.kernels.plan import (
     ALIAS,
     CREDIT,
-    EXCLUSIVE,
-    EXTEND,
-    FIRST_CHILD,
     FRESH,
-    MAX_TOUCHED,
     T_FLAGS,
-    T_HI,
-    T_INDEX,
     T_LO,
     T_LOW,
-    T_MID,
     T_NEW,
     T_NODE,
-    T_TAIL,
-    T_VERSION,
-    T_WIDE,
-    T_WORD,
-    VERIFIED,
     X_DEPTH,
     X_LOW,
-    X_NEW,
     X_NODE,
-    X_WIDE,
-    X_WORD,
     cut_get,
-    cut_put,
     find_moved,
+    plan_path,
     row_get,
-    row_put,
-    walk,
 )
-from shmtrie.kernels.protocol import count, gate_exclusive, gate_shared, log_redo, node_at
+from shmtrie.kernels.prepare import enter_words, new_nodes, plan_commit, split_planned, take_cuts, take_gates
+from shmtrie.kernels.protocol import count, node_at
 from shmtrie.kernels.reclaim import has_todo, work_todo
-from shmtrie.kernels.split import split
+from shmtrie.kernels.resolve import enter, resolve, scrub
 from shmtrie.kernels.transaction import commit, release, undo_all
-from shmtrie.layout import (
-    COUNTERS,
-    COV_ALIAS,
-    COV_PRESENT,
-    COV_SLOT,
-    INTERNAL,
-    LOG_CAS32,
-    LOG_CAS64,
-    M12,
-    M31,
-    M32,
-    MAX_EDGE,
-    N_COUNT,
-    N_INLINE,
-    N_START,
-    N_TAIL,
-    N_VERSION,
-    NO_SPACE,
-    R_BLOCKS,
-    RANK_STATE_BYTES,
-)
+from shmtrie.layout import COUNTERS, COV_ALIAS, M12, M31, M32, N_START, N_TAIL, R_BLOCKS, RANK_STATE_BYTES
 
 REPLANS = 64
 DUPLICATES = COUNTERS.index("duplicate_stores")
@@ -105,7 +61,9 @@ REPLANNED = COUNTERS.index("replans")
 
 @jit
 def repeats(ctx, has_parent, parent, external, n):
-    """1 if a hash occurs twice in the store or equals the parent. The scratch table has room for 2n entries."""
+    """1 if a hash occurs twice in the store or equals the parent. The scratch table has room for 2n
+    entries.
+    """
     stamp = get(ctx, C_SEEN_STAMP) + 1
     put(ctx, C_SEEN_STAMP, stamp)
     table, mask = get(ctx, C_SEEN), get(ctx, C_SEEN_MASK)
@@ -122,191 +80,11 @@ def repeats(ctx, has_parent, parent, external, n):
     return 0
 
 
-@inl
-def _gate(ctx, node, exclusive):
-    return gate_exclusive(ctx, node) if exclusive != 0 else gate_shared(ctx, node)
-
-
-@jit
-def _take_gates(ctx):
-    """Take the gates of all rows, from the root down; the plan is checked under each. OK, RETRY, BUSY or FULL."""
-    for k in range(get(ctx, C_N_TOUCHED)):
-        node, flags = row_get(ctx, k, T_NODE), row_get(ctx, k, T_FLAGS)
-        status = _gate(ctx, node, flags & EXCLUSIVE)
-        if status != OK:
-            return status
-        a = node_at(ctx, node)
-        if (flags & VERIFIED) == 0 and (
-            ld64(a + N_VERSION) != row_get(ctx, k, T_VERSION) or ld64(a + N_TAIL) != row_get(ctx, k, T_TAIL)
-        ):
-            return RETRY
-    return OK
-
-
-@jit
-def _split(ctx):
-    """Split where the plan says so: the row is then about the prefix. OK, RETRY, BUSY or FULL."""
-    node = get(ctx, C_SPLIT_NODE)
-    last = get(ctx, C_N_TOUCHED) - 1
-    status = gate_exclusive(ctx, node)
-    if status != OK:
-        return status
-    a = node_at(ctx, node)
-    if ld64(a + N_VERSION) != row_get(ctx, last, T_VERSION) or ld64(a + N_TAIL) != row_get(ctx, last, T_TAIL):
-        return RETRY
-    status = split(ctx, node, get(ctx, C_SPLIT_DEPTH))
-    row_put(ctx, last, T_FLAGS, row_get(ctx, last, T_FLAGS) | VERIFIED)
-    return status
-
-
-@jit
-def _enter_words(ctx, slot, local, external):
-    """Own words, longer edges, tails, aliases of the rows; OK, RETRY or FULL."""
-    for k in range(get(ctx, C_N_TOUCHED)):
-        node, flags = row_get(ctx, k, T_NODE), row_get(ctx, k, T_FLAGS)
-        a = node_at(ctx, node)
-        start = ld64(a + N_START) & M32
-        if (flags & CREDIT) != 0:
-            status, word_at, low, wide = cov_enter(ctx, a, slot)
-            if status == RETRY and (flags & EXCLUSIVE) != 0:
-                status, word_at, low, wide = cov_grow(ctx, a, slot)
-            if status != OK:
-                return status
-            lo, mid, hi, i = (
-                row_get(ctx, k, T_LO),
-                row_get(ctx, k, T_MID),
-                row_get(ctx, k, T_HI),
-                row_get(ctx, k, T_INDEX),
-            )
-            row_put(ctx, k, T_WORD, word_at)
-            row_put(ctx, k, T_WIDE, wide)
-            row_put(ctx, k, T_LOW, low)
-            new = (low & COV_ALIAS) | COV_PRESENT | max(low & M12, hi - start)
-            if (flags & ALIAS) != 0:
-                new |= COV_ALIAS
-            row_put(ctx, k, T_NEW, new)
-            if (flags & EXTEND) != 0:
-                first = 1 if (flags & FIRST_CHILD) != 0 else 0
-                j = i + mid - lo
-                status = edge_extend(ctx, a, local + j * 8, external + j * 8, hi - mid, INTERNAL * first)
-                if status != OK:
-                    return status
-            if (flags & ALIAS) != 0:
-                status = alias_prepare(ctx, a, slot, low, lo - start, hi - start, external + i * 8)
-                if status != OK:
-                    return status
-        if (flags & (FIRST_CHILD | EXTEND)) == FIRST_CHILD:
-            status = publish_tail(ctx, a, ld64(a + N_TAIL) | INTERNAL)
-            if status != OK:
-                return status
-    return OK
-
-
-@jit
-def _new_nodes(ctx, slot, local, external, n):
-    """The chain of new nodes for the rest of the store, private up to the last line. OK, RETRY, BUSY or FULL."""
-    i = get(ctx, C_REST)
-    depth = get(ctx, C_REST_DEPTH)
-    above = get(ctx, C_REST_NODE)
-    space = lshr(ld64(node_at(ctx, above) + N_TAIL), 32)
-    live, top = space, 0
-    first = pl64(local + i * 8)
-    while i < n:
-        blocks = min(n - i, MAX_EDGE)
-        k = get(ctx, C_N_TOUCHED)
-        if k >= MAX_TOUCHED:
-            return FULL
-        node = claim_node(ctx)
-        if node == 0:
-            return FULL
-        edge = edge_new(ctx, local + i * 8, external + i * 8, blocks)
-        more = INTERNAL if i + blocks < n else 0
-        if edge == 0 or make_node(ctx, node, depth, space, edge, depth + blocks, more) != OK:
-            return FULL
-        a = node_at(ctx, node)
-        st64(a + N_INLINE, make_word(slot, 0, 0))
-        if top == 0:
-            top = node
-        elif child_insert_private(ctx, space, pl64(local + i * 8), node) != OK:
-            return FULL
-        space = lshr(ld64(a + N_TAIL), 32)
-        st64(node_at(ctx, space) + N_COUNT, 1 if more != 0 else 0)
-        row_put(ctx, k, T_NODE, node)
-        row_put(ctx, k, T_FLAGS, CREDIT | FRESH)
-        row_put(ctx, k, T_WORD, a + N_INLINE)
-        row_put(ctx, k, T_WIDE, 1)
-        row_put(ctx, k, T_LOW, COV_PRESENT)
-        row_put(ctx, k, T_NEW, COV_PRESENT | blocks)
-        put(ctx, C_N_TOUCHED, k + 1)
-        i += blocks
-        depth += blocks
-    return child_insert(ctx, live, get(ctx, C_REST_DEPTH), first, top)
-
-
-@jit
-def _take_cuts(ctx, slot):
-    """Gate the places that the store moves away from; OK, RETRY, BUSY or FULL."""
-    for k in range(get(ctx, C_N_CUTS)):
-        node, depth = cut_get(ctx, k, X_NODE), cut_get(ctx, k, X_DEPTH)
-        a = node_at(ctx, node)
-        start = ld64(a + N_START) & M32
-        _, low, _ = cov_find(ctx, a, slot)
-        drop = depth == start
-        status = _gate(ctx, node, 1 if drop and (low & COV_ALIAS) != 0 else 0)
-        if status != OK:
-            return status
-        if lshr(ld64(a + N_START), 32) == NO_SPACE or not start <= depth < (ld64(a + N_TAIL) & M31):
-            return RETRY
-        word_at, low, wide = cov_find(ctx, a, slot)
-        if word_at == 0 or (low & M12) <= depth - start:
-            return RETRY
-        cut_put(ctx, k, X_WORD, word_at)
-        cut_put(ctx, k, X_WIDE, wide)
-        cut_put(ctx, k, X_LOW, low)
-        cut_put(ctx, k, X_NEW, 0 if drop else (low & ~M12) | (depth - start))
-    return OK
-
-
-@inl
-def _log_word(ctx, slot, word_at, wide, old, new):
-    if wide != 0:
-        return log_redo(
-            ctx, LOG_CAS64, word_at, (slot << COV_SLOT) | old, (slot << COV_SLOT) | new if new != 0 else 0
-        )
-    return log_redo(ctx, LOG_CAS32, word_at, old, new)
-
-
-@jit
-def _plan_commit(ctx, slot):
-    """The redo list: rows deepest first, then the cuts; OK or FULL."""
-    k = get(ctx, C_N_TOUCHED) - 1
-    while k >= 0:
-        if (row_get(ctx, k, T_FLAGS) & CREDIT) != 0:
-            low, new = row_get(ctx, k, T_LOW), row_get(ctx, k, T_NEW)
-            if low != new and _log_word(ctx, slot, row_get(ctx, k, T_WORD), row_get(ctx, k, T_WIDE), low, new) != OK:
-                return FULL
-        k -= 1
-    for k in range(get(ctx, C_N_CUTS)):
-        node = cut_get(ctx, k, X_NODE)
-        low, new = cut_get(ctx, k, X_LOW), cut_get(ctx, k, X_NEW)
-        word_at = cut_get(ctx, k, X_WORD)
-        for j in range(get(ctx, C_N_TOUCHED)):
-            # the node also gets a credit: its word will have changed by then (the cut lies behind the store's end)
-            if row_get(ctx, j, T_NODE) == node and (row_get(ctx, j, T_FLAGS) & CREDIT) != 0:
-                low = row_get(ctx, j, T_NEW)
-                new = (low & ~M12) | (new & M12)
-                word_at = row_get(ctx, j, T_WORD)
-                cut_put(ctx, k, X_WIDE, row_get(ctx, j, T_WIDE))
-        if _log_word(ctx, slot, word_at, cut_get(ctx, k, X_WIDE), low, new) != OK:
-            return FULL
-        if new == 0 and (low & COV_ALIAS) != 0 and alias_drop(ctx, node_at(ctx, node), slot) != OK:
-            return FULL
-    return OK
-
-
 @jit
 def _forget(ctx, slot):
-    """Before the commit: lookup entries of cut places and of renamed ones go. The blocks that the cuts take away."""
+    """Before the commit: lookup entries of cut places and of renamed ones go. The blocks that the cuts take
+    away.
+    """
     lost = 0
     for k in range(get(ctx, C_N_CUTS)):
         node = cut_get(ctx, k, X_NODE)
@@ -354,17 +132,17 @@ def _remember(ctx, slot):
 def _execute(ctx, slot, local, external, n):
     status = OK
     if get(ctx, C_SPLIT_NODE) != 0:
-        status = _split(ctx)
+        status = split_planned(ctx)
     if status == OK:
-        status = _take_gates(ctx)
+        status = take_gates(ctx)
     if status == OK:
-        status = _enter_words(ctx, slot, local, external)
+        status = enter_words(ctx, slot, local, external)
     if status == OK:
-        status = _take_cuts(ctx, slot)
+        status = take_cuts(ctx, slot)
     if status == OK and get(ctx, C_REST) < n:
-        status = _new_nodes(ctx, slot, local, external, n)
+        status = new_nodes(ctx, slot, local, external, n)
     if status == OK:
-        status = _plan_commit(ctx, slot)
+        status = plan_commit(ctx, slot)
     at(ctx, Site.STORE_PREPARED)
     if status != OK:
         undo_all(ctx)
@@ -409,7 +187,7 @@ def store(ctx, slot, has_parent, parent, local, external, n):
                 return NO_PARENT
         if n == 0:
             return OK
-        status = walk(ctx, slot, above, above_depth + 1, local, external, n)
+        status = plan_path(ctx, slot, above, above_depth + 1, local, external, n)
         if status == OK:
             status = find_moved(ctx, slot, above, above_depth, external, n)
         at(ctx, Site.STORE_PLANNED)

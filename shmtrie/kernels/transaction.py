@@ -2,14 +2,15 @@
 
 A lane's record goes IDLE -> UNDO -> REDO -> RELEASE -> IDLE.
 
-- UNDO: gates are listed and taken, changes are announced and made; nothing that a reader counts. A busy gate or a
+- UNDO: gates are listed and taken, changes are announced and made; nothing that a reader counts. A busy
+  gate or a
   full table rolls back (`undo_all`), and nothing was visible.
 - REDO is the commit: the planned list is carried out, own words deepest first, bumps, then frees.
 - RELEASE: gates go, one by one.
 
-One operation may run several of them with the same gates (a split is one of its own); the operation counter is odd
-all the while. Entries are done and undone by CAS from exactly the one value to the other and popped one by one,
-so doing one twice is harmless, also for another process that finishes a dead lane's record.
+One operation may run several of them with the same gates (a split is one of its own); the operation counter
+is odd all the while. Entries are done and undone by CAS from exactly the one value to the other and popped
+one by one, so doing one twice is harmless, also for another process that finishes a dead lane's record.
 """
 
 from __future__ import annotations
@@ -63,8 +64,9 @@ def _set_phase(ctx, phase):
 def begin(ctx):
     """Start an operation: the operation counter becomes odd.
 
-    The add is sequentially consistent, as are the loads of a slot's state behind it and, on the other side, the store
-    of DYING and the load of this counter: either the remover sees the operation, or the operation sees DYING (M8).
+    The add is sequentially consistent, as are the loads of a slot's state behind it and, on the other side,
+    the store of DYING and the load of this counter: either the remover sees the operation, or the operation
+    sees DYING (M8).
     """
     r = get(ctx, C_RECORD)
     op = add64(r + L_OP, 1) + 1
@@ -114,7 +116,9 @@ def undo_all(ctx):
     while n > 0:
         e = r + L_UNDO + (n - 1) * 24
         word = ld64(e)
-        status = undo_one(ctx, lshr(word, LOG_KIND), get(ctx, C_BASE) + (word & OFFSET_MASK), ld64(e + 8), ld64(e + 16))
+        status = undo_one(
+            ctx, lshr(word, LOG_KIND), get(ctx, C_BASE) + (word & OFFSET_MASK), ld64(e + 8), ld64(e + 16)
+        )
         if status != OK:
             return status
         n -= 1
@@ -157,7 +161,7 @@ def redo_all(ctx):
 
 @jit
 def commit(ctx):
-    """Nothing can fail any more: say so, carry out the redo list, and stay in the operation with its gates."""
+    """Nothing can fail any more: say so, carry out the redo list, stay in the operation with its gates."""
     _set_phase(ctx, PHASE_REDO)
     at(ctx, Site.REDO_SET)
     redo_all(ctx)

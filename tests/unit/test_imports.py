@@ -21,12 +21,12 @@ MAX_LINES = 350
 
 # A module imports from its own row and from the rows above it. A package stands for all its modules.
 ORDER = (
-    ("errors", "layout", "atomics"),
+    ("errors", "layout", "atomics", "vectors"),
     ("kernels",),
     ("scores", "event_types", "events", "arguments", "indexer", "hashing"),
     ("shmfile", "bytelock", "capacity", "header", "creation", "segment", "lanes"),
-    ("contexts", "lookup", "fastcall"),
-    ("writer", "index"),
+    ("contexts", "fastcall", "ranks", "stats", "verify", "dump"),
+    ("lanework", "writer", "queries", "index"),
     ("radix_nodes", "radix_queries", "radix_tree", "pool", "sharding"),
     ("engines", "replay", "cli_output", "cli"),
 )

@@ -1,0 +1,86 @@
+"""Both lookups together: where a rank holds a hash, and what changes when it gains or loses places."""
+
+from __future__ import annotations
+
+from shmtrie.atomics import ld64, lshr, pl64, ps64
+from shmtrie.kernels.alias_lookup import alias_entry_delete, alias_entry_find, alias_entry_put, alias_value
+from shmtrie.kernels.aliases import alias_hash, edge_hash_at
+from shmtrie.kernels.build import jit
+from shmtrie.kernels.coverage import cov_max_mine
+from shmtrie.kernels.lookup import lookup_delete, lookup_find, lookup_prefetch, lookup_put, lookup_repair
+from shmtrie.kernels.places import own_word
+from shmtrie.kernels.protocol import node_at
+from shmtrie.layout import COV_ALIAS, M12, M31, M32, N_START, N_TAIL
+
+
+# ------------------------------------------------------------------------------------------------ both
+@jit
+def resolve(ctx, slot, h, upward):
+    """The place that the rank covers under its own hash `h`: (node, depth), or (0, 0).
+
+    Parameters
+    ----------
+    upward : int64
+        Which entries a stale one takes along: 0 from the place to the rank's cutoff (a store goes on from
+        there), 1 from the node's head to the place (a removal from the tail comes that way), 2 none.
+    """
+    entry_at, node, depth = lookup_find(ctx, slot, h)
+    if node != 0:
+        stale = lshr(pl64(entry_at), 32)
+        if stale != node and upward != 2:
+            a = node_at(ctx, node)
+            begin = ld64(a + N_START) & M32
+            end = min(ld64(a + N_TAIL) & M31, begin + (own_word(ctx, a, slot) & M12))
+            if upward == 1:
+                lookup_repair(ctx, stale, node, begin, depth + 1)
+            else:
+                lookup_repair(ctx, stale, node, depth, end)
+        return node, depth
+    entry_at, node, depth = alias_entry_find(ctx, slot, h)
+    if node != 0:
+        value = pl64(entry_at + 8)
+        if lshr(value, 32) != node:
+            # an alias entry is redirected one by one: it says where it is in the hash and value alone
+            ps64(entry_at + 8, alias_value(node, depth - (ld64(node_at(ctx, node) + N_START) & M32), slot))
+    return node, depth
+
+
+@jit
+def scrub(ctx, a, node, slot, low, lo, hi):
+    """Delete the entries of positions [lo, hi) that only this rank of the lane covers (with these hashes).
+
+    The rank's word `low` is still in place; the caller cuts it next.
+    """
+    begin = ld64(a + N_START) & M32
+    if (low & COV_ALIAS) != 0:
+        for p in range(lo, hi):
+            found, h = alias_hash(ctx, a, slot, p)
+            if found != 0:
+                alias_entry_delete(ctx, slot, h, node, begin + p)
+        return
+    others = cov_max_mine(ctx, a, slot)
+    x = edge_hash_at(ctx, a, 0)
+    for p in range(max(lo, others), hi):
+        if p + 8 < hi:
+            lookup_prefetch(ctx, pl64(x + (p + 8) * 8))
+        lookup_delete(ctx, pl64(x + p * 8), node, begin + p)
+
+
+@jit
+def enter(ctx, a, node, slot, low, lo, hi):
+    """Enter positions [lo, hi) for a rank whose word was `low` before, where the lane has no entries yet."""
+    begin = ld64(a + N_START) & M32
+    if (low & COV_ALIAS) != 0:
+        for p in range(lo, hi):
+            found, h = alias_hash(ctx, a, slot, p)
+            if found != 0:
+                alias_entry_put(ctx, slot, h, node, p)
+        return begin
+    x = edge_hash_at(ctx, a, 0)
+    for p in range(lo, min(lo + 8, hi)):
+        lookup_prefetch(ctx, pl64(x + p * 8))
+    for p in range(lo, hi):
+        if p + 8 < hi:
+            lookup_prefetch(ctx, pl64(x + (p + 8) * 8))
+        lookup_put(ctx, pl64(x + p * 8), node, p)
+    return begin

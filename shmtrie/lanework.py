@@ -1,0 +1,194 @@
+"""What a writer does around the kernels: one attempt at an event is a kernel's, the rest is here.
+
+Registering ranks, growing private tables, waiting for a busy gate, recovering dead lanes, wording errors.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+
+from . import errors
+from .contexts import WriterContext, signed
+from .errors import EventStatus
+from .events import EventParts
+from .kernels import batch, recover
+from .kernels import context as c
+from .lanes import LaneSeat, lane_info
+from .ranks import RankRegistry
+from .segment import Segment
+
+__all__ = ["LaneWork"]
+
+_TABLES = {
+    c.TABLE_NODES: "nodes",
+    c.TABLE_EXTENTS: "extents",
+    c.TABLE_CHILDREN: "children",
+    c.TABLE_LOG: "the lane's transaction record",
+}
+
+
+class LaneWork:
+    """A held seat with its context and ranks.
+
+    Parameters
+    ----------
+    segment : Segment
+        Attached for writing, not retired.
+    patience : float
+        Seconds to wait for a gate that another lane holds.
+
+    Raises
+    ------
+    LaneUnavailable, SegmentPermission
+    """
+
+    def __init__(self, segment: Segment, patience: float) -> None:
+        self.segment = segment
+        self.patience = patience
+        self._turn = threading.Lock()
+        self.seat = LaneSeat.take(segment)
+        try:
+            self.context = WriterContext(segment, self.seat.lane)
+            self.ranks = RankRegistry(segment, self.context, self.seat.lane, patience)
+            if self.seat.was_dead:
+                self._recover(self.seat, self.context)
+            self.ranks.disown(self.seat.lane)
+            self.seat.activate()
+            self.ranks.sweep_dying()
+        except BaseException:
+            self.seat.leave()
+            raise
+
+    def turn(self) -> Turn:
+        """A context in which this thread, and no other, works, and the seat is still ours."""
+        return Turn(self._turn, self.seat)
+
+    def end(self) -> None:
+        """Give the ranks and the seat back; without effect on a seat that is lost or the parent's."""
+        with self._turn:
+            try:
+                self.seat.check()
+            except errors.ShmtrieError:
+                pass
+            else:
+                batch.tidy_up(self.context.address)
+                self.ranks.disown(self.seat.lane)
+            self.seat.leave()
+
+    def settle(self, parts: EventParts, with_id: bool) -> EventStatus:
+        """Apply one event until it is settled: tables grown, the rank registered, gates waited for."""
+        rank, context = parts.rank, self.context
+        worker_id = signed(rank.worker_id)
+        arguments = (
+            parts.kind,
+            worker_id,
+            rank.dp_rank,
+            0 if parts.parent is None else 1,
+            0 if parts.parent is None else signed(parts.parent),
+            parts.local.ctypes.data,
+            parts.external.ctypes.data,
+            len(parts.external),
+            signed(parts.event_id),
+            int(with_id),
+        )
+        deadline = None
+        pause = 20e-6
+        while True:
+            status = batch.apply_event(context.address, *arguments)
+            if status == c.GROW:
+                context.grow(context.get(c.C_NEEDED))
+            elif status == c.SCRATCH:
+                context.grow_seen(context.get(c.C_NEEDED))
+            elif status == c.UNKNOWN_RANK:
+                refused = self.ranks.admit(parts)
+                if refused is None:
+                    continue
+                if refused != EventStatus.BUSY:
+                    return refused
+                status = c.BUSY  # its owner is dead: BUSY_LANE says who
+            if status == c.BUSY:
+                now = time.monotonic()
+                if deadline is None:
+                    deadline = now + self.patience
+                if self.recover_lane(context.get(c.C_BUSY_LANE)):
+                    continue
+                if now >= deadline:
+                    return EventStatus.BUSY
+                time.sleep(pause * random.uniform(0.5, 1.5))
+                pause = min(pause * 2, 2e-3)
+            elif status not in (c.GROW, c.SCRATCH):
+                return EventStatus(status)
+
+    def describe(self, status: EventStatus, parts: EventParts) -> str:
+        """What was refused, why, and what to do."""
+        what = f"segment {self.segment.name!r}, rank {tuple(parts.rank)}"
+        if status == EventStatus.CAPACITY_EXCEEDED:
+            return f"{what}: {self.ranks.fullness(_TABLES.get(self.context.get(c.C_FULL_TABLE), 'ranks'))}"
+        if status == EventStatus.BUSY:
+            lane = self.context.get(c.C_BUSY_LANE)
+            holder = (
+                lane_info(self.segment, lane).describe() if 0 <= lane < self.segment.capacity.lanes else "?"
+            )
+            node = self.context.get(c.C_BUSY_NODE)
+            return f"{what}: node {node} is held by {holder} for more than {self.patience:g} s: try again"
+        if status == EventStatus.RANK_OWNED_ELSEWHERE:
+            return f"{what}: {self.ranks.owner_text(parts.rank)}"
+        if status == EventStatus.PARENT_BLOCK_NOT_FOUND:
+            return f"{what}: does not hold the parent block {parts.parent}: store its chain first"
+        if status == EventStatus.BLOCK_NOT_FOUND:
+            return f"{what}: has never stored anything"
+        if status == EventStatus.INVALID_BLOCK_SEQUENCE:
+            return f"{what}: a hash of the store is its parent's, occurs twice, or is held at or above it"
+        if status == EventStatus.SEGMENT_RETIRED:
+            return f"segment {self.segment.name!r} is retired: attach anew"
+        return what
+
+    def _recover(self, seat: LaneSeat, context: WriterContext) -> None:
+        """Bring a dead lane's record to rest, as that lane."""
+        deadline = time.monotonic() + max(1.0, self.patience)
+        while recover.recover(context.address) != c.OK:
+            if time.monotonic() > deadline:
+                raise errors.Busy(
+                    f"lane {seat.lane} of segment {self.segment.name!r}: its recovery waits for another lane"
+                )
+            time.sleep(0.001)
+        seat.recovered()
+
+    def recover_lane(self, lane: int) -> bool:
+        """If the holder of a lane is dead, recover it, and its ranks are free; whether that was so."""
+        if not 0 <= lane < self.segment.capacity.lanes or lane == self.seat.lane:
+            return False
+        try:
+            seat = LaneSeat.take(self.segment, lane)
+        except errors.LaneUnavailable:
+            return False
+        try:
+            dead = seat.was_dead
+            if dead:
+                self._recover(seat, WriterContext(self.segment, lane))
+            self.ranks.disown(lane)
+            return dead
+        finally:
+            seat.leave()
+
+
+class Turn:
+    """One thread at a time, and the seat is still ours."""
+
+    def __init__(self, lock: threading.Lock, seat: LaneSeat) -> None:
+        self._lock = lock
+        self._seat = seat
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise RuntimeError("a writer serves one thread at a time: open one writer a thread")
+        try:
+            self._seat.check()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def __exit__(self, *exception: object) -> None:
+        self._lock.release()
