@@ -18,7 +18,7 @@ from .kernels import context as c
 from .kernels.extents import CLASS_WORDS
 from .kernels.nodes import NODE_HINTS
 from .kernels.plan import MAX_CUTS, T_WIDTH, X_WIDTH
-from .layout import H_EPOCH, LANE_BYTES, LANE_GATES, LINE, N_CLASSES
+from .layout import H_EPOCH, LANE_BYTES, LINE, N_CLASSES
 from .scores import WorkerWithDpRank
 from .segment import Segment
 
@@ -27,6 +27,7 @@ _LOOKUP_LINES = 512
 _ALIAS_LINES = 64
 _SEEN_WORDS = 8_192
 _MAP_ENTRIES = 512
+_ROWS = 1_024  # nodes that a store touches
 _LOOKUP_FILL, _ALIAS_FILL = 7, 3  # entries a line, beyond which a table grows
 
 
@@ -139,7 +140,7 @@ class WriterContext(Context):
         w[c.C_ALIASES_MASK] = _ALIAS_LINES - 1
         self.area(c.C_SEEN, _SEEN_WORDS * 8)
         w[c.C_SEEN_MASK] = _SEEN_WORDS - 1
-        self.area(c.C_TOUCHED, LANE_GATES * T_WIDTH * 8)
+        self.grow_rows(_ROWS)
         self.area(c.C_CUTS, MAX_CUTS * X_WIDTH * 8)
         self.area(c.C_NODE_HINTS, NODE_HINTS * 8)
         self.area(c.C_LINE_HINTS, N_CLASSES * CLASS_WORDS * 8)
@@ -189,6 +190,11 @@ class WriterContext(Context):
             words *= 2
         self.area(c.C_SEEN, words * 8)
         self.words[c.C_SEEN_MASK] = words - 1
+
+    def grow_rows(self, rows: int) -> None:
+        """Make room for the plan of a store that touches so many nodes."""
+        self.area(c.C_TOUCHED, rows * T_WIDTH * 8)
+        self.words[c.C_TOUCHED_ROOM] = rows
 
     # ------------------------------------------------------------------------------------------ ranks
     def map_rank(self, worker_id: int, dp_rank: int, slot: int, generation: int) -> None:

@@ -101,6 +101,8 @@ class LaneWork:
                 context.grow(context.get(c.C_NEEDED))
             elif status == c.SCRATCH:
                 context.grow_seen(context.get(c.C_NEEDED))
+            elif status == c.ROWS:
+                context.grow_rows(4 * context.get(c.C_TOUCHED_ROOM))
             elif status == c.UNKNOWN_RANK:
                 refused = self.ranks.admit(parts)
                 if refused is None:
@@ -118,7 +120,7 @@ class LaneWork:
                     return EventStatus.BUSY
                 time.sleep(pause * random.uniform(0.5, 1.5))
                 pause = min(pause * 2, 2e-3)
-            elif status not in (c.GROW, c.SCRATCH):
+            elif status not in (c.GROW, c.SCRATCH, c.ROWS):
                 return EventStatus(status)
 
     def describe(self, status: EventStatus, parts: EventParts) -> str:

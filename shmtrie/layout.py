@@ -31,7 +31,10 @@ MAX_DEPTH = 2**31 - 1
 SPAN_LINES = 1_024  # lines of one span (64 KiB)
 BUCKET = 8  # entries of one child bucket (one line)
 LANE_GATES = 4_096  # nodes that one transaction can hold
-LANE_LOG = 4_096  # entries of its undo list and of its redo list
+LANE_LOG = 4_096  # entries of its undo list and of its redo list; both go on in chunks
+CHUNK_LINES = SPAN_LINES  # an extent that a list goes on in
+GATE_CHUNKS, LOG_CHUNKS = 160, 1_536  # chunks of the gate list, and of each log
+GATES_A_CHUNK, LOG_A_CHUNK = CHUNK_LINES * LINE // 8, CHUNK_LINES * LINE // 24
 LANE_TODO = 256  # nodes left for a later reclaim test
 
 M12, M31, M32 = (1 << 12) - 1, (1 << 31) - 1, (1 << 32) - 1
@@ -166,12 +169,26 @@ LANE = _record(
         ("_line",),
         ("counters", "<u8", (len(COUNTERS),)),
         ("_line",),
+        ("n_chunks", "<u8", (3,)),  # extents in which the lists below go on: gates, undo, redo
+        ("_line",),
         ("todo", "<u8", (LANE_TODO,)),
         ("gates", "<u8", (LANE_GATES,)),
         ("undo", "<u8", (LANE_LOG, 3)),  # kind << 56 | offset, old, new
         ("redo", "<u8", (LANE_LOG, 3)),
+        ("chunks", "<u4", (GATE_CHUNKS + 2 * LOG_CHUNKS,)),  # their first lines
     ],
-    -(-(6 * LINE + len(COUNTERS) * 8 + LANE_TODO * 8 + LANE_GATES * 8 + LANE_LOG * 48) // PAGE) * PAGE,
+    -(
+        -(
+            8 * LINE
+            + len(COUNTERS) * 8
+            + LANE_TODO * 8
+            + LANE_GATES * 8
+            + LANE_LOG * 48
+            + (GATE_CHUNKS + 2 * LOG_CHUNKS) * 4
+        )
+        // PAGE
+    )
+    * PAGE,
 )
 L_OP = offset(LANE, "op_counter")
 L_PHASE = offset(LANE, "phase")
@@ -190,6 +207,8 @@ L_TODO = offset(LANE, "todo")
 L_GATES = offset(LANE, "gates")
 L_UNDO = offset(LANE, "undo")
 L_REDO = offset(LANE, "redo")
+L_NCHUNKS = offset(LANE, "n_chunks")
+L_CHUNKS = offset(LANE, "chunks")
 LANE_BYTES = LANE.itemsize
 
 PHASE_IDLE, PHASE_UNDO, PHASE_REDO, PHASE_RELEASE = 0, 1, 2, 3

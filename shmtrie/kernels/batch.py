@@ -22,6 +22,7 @@ from shmtrie.kernels.context import (
     NO_BLOCK,
     OK,
     RETIRED,
+    ROWS,
     SCRATCH,
     UNKNOWN_RANK,
     UNSUPPORTED,
@@ -136,6 +137,8 @@ def apply_one(ctx, kind, worker_id, dp_rank, has_parent, parent, local, external
     else:
         status, _ = sweep(ctx, slot, 1)
     finish(ctx)
+    if status == ROWS:
+        return ROWS
     _mark(ctx, slot, kind, status, event_id, has_event_id)
     count(ctx, EVENTS, 1)
     if status != OK:

@@ -58,7 +58,8 @@ from shmtrie.kernels.build import inl
     C_RANK_MAP,
     C_RANK_MAP_MASK,
     # writer scratch
-    C_TOUCHED,  # records of the nodes that a store touches
+    C_TOUCHED,  # rows of the nodes that a store touches
+    C_TOUCHED_ROOM,
     C_N_TOUCHED,
     C_CUTS,  # (node, depth) of places that a store moves away from
     C_N_CUTS,
@@ -85,14 +86,14 @@ from shmtrie.kernels.build import inl
     C_REST,  # index of the first block that goes into new nodes
     C_REST_NODE,  # the node that gets them as a child
     C_REST_DEPTH,
-) = range(66)
+) = range(67)
 C_HOOK = 120  # control array of the test build
 
 CONTEXT_WORDS = 128
 
 # kernel status: errors.EventStatus, and beyond it what the handles settle
 OK, NO_PARENT, NO_BLOCK, BAD_SEQUENCE, FULL, BUSY, RETIRED, UNSUPPORTED = 0, 1, 2, 3, 4, 5, 8, 9
-RETRY, GROW, UNKNOWN_RANK, SCRATCH = 32, 33, 34, 35
+RETRY, GROW, UNKNOWN_RANK, SCRATCH, ROWS = 32, 33, 34, 35, 36
 # tables of FULL_TABLE
 TABLE_NODES, TABLE_EXTENTS, TABLE_CHILDREN, TABLE_LOG = 1, 2, 3, 4
 

@@ -25,9 +25,11 @@ from shmtrie.kernels.context import (
     C_SPLIT_DEPTH,
     C_SPLIT_NODE,
     C_TOUCHED,
+    C_TOUCHED_ROOM,
     FULL,
     OK,
     RETRY,
+    ROWS,
     TABLE_LOG,
     get,
     put,
@@ -40,7 +42,6 @@ from shmtrie.kernels.resolve import resolve
 from shmtrie.layout import (
     COV_ALIAS,
     INTERNAL,
-    LANE_GATES,
     LINE,
     M12,
     M31,
@@ -60,7 +61,6 @@ EXCLUSIVE, ALIAS, EXTEND, FIRST_CHILD, CREDIT, VERIFIED, FRESH = 1, 2, 4, 8, 16,
 # a row of CUTS
 (X_NODE, X_DEPTH, X_WORD, X_WIDE, X_LOW, X_NEW) = range(6)
 X_WIDTH = 6
-MAX_TOUCHED = LANE_GATES - 64
 MAX_CUTS = 1_024
 WALK = 1 << 20
 CLIMB = 1 << 20
@@ -88,11 +88,10 @@ def cut_put(ctx, k, field, value):
 
 @inl
 def _row(ctx, node, version, tail, lo, mid, hi, index, flags):
-    """Add a row; OK or FULL."""
+    """Add a row; OK, or ROWS when the scratch area has to grow."""
     k = get(ctx, C_N_TOUCHED)
-    if k >= MAX_TOUCHED:
-        put(ctx, C_FULL_TABLE, TABLE_LOG)
-        return FULL
+    if k >= get(ctx, C_TOUCHED_ROOM):
+        return ROWS
     row_put(ctx, k, T_NODE, node)
     row_put(ctx, k, T_LO, lo)
     row_put(ctx, k, T_MID, mid)
@@ -120,7 +119,7 @@ def _hashes_differ(ctx, a, slot, low, edge, position, external, m):
 
 @jit
 def plan_path(ctx, slot, node, depth, local, external, n):
-    """Follow the blocks from (node, depth) and write rows; OK, RETRY or FULL."""
+    """Follow the blocks from (node, depth) and write rows; OK, RETRY or ROWS."""
     put(ctx, C_N_TOUCHED, 0)
     put(ctx, C_N_CUTS, 0)
     put(ctx, C_SPLIT_NODE, 0)
@@ -166,7 +165,7 @@ def plan_path(ctx, slot, node, depth, local, external, n):
         if m > 0:
             if differ != 0 or (low & M12) < depth - start + m:
                 if _row(ctx, node, version, tail, depth, depth + m, depth + m, i, flags | CREDIT) != OK:
-                    return FULL
+                    return ROWS
                 has_row = 1
                 covers = depth + m == end
             i += m
@@ -175,7 +174,7 @@ def plan_path(ctx, slot, node, depth, local, external, n):
             return OK
         if depth < end:
             if has_row == 0 and _row(ctx, node, version, tail, depth, depth, depth, i, 0) != OK:
-                return FULL
+                return ROWS
             last = get(ctx, C_N_TOUCHED) - 1
             row_put(ctx, last, T_FLAGS, row_get(ctx, last, T_FLAGS) | EXCLUSIVE)
             put(ctx, C_SPLIT_NODE, node)
@@ -201,7 +200,7 @@ def plan_path(ctx, slot, node, depth, local, external, n):
                     )
                     != OK
                 ):
-                    return FULL
+                    return ROWS
                 if inside:
                     last = get(ctx, C_N_TOUCHED) - 1
                     row_put(ctx, last, T_FLAGS, 0)

@@ -18,9 +18,11 @@ from shmtrie.kernels.context import (
     C_REST_NODE,
     C_SPLIT_DEPTH,
     C_SPLIT_NODE,
+    C_TOUCHED_ROOM,
     FULL,
     OK,
     RETRY,
+    ROWS,
     get,
     put,
 )
@@ -35,7 +37,6 @@ from shmtrie.kernels.plan import (
     EXTEND,
     FIRST_CHILD,
     FRESH,
-    MAX_TOUCHED,
     T_FLAGS,
     T_HI,
     T_INDEX,
@@ -62,6 +63,7 @@ from shmtrie.kernels.plan import (
 )
 from shmtrie.kernels.protocol import gate_exclusive, gate_shared, log_redo, node_at
 from shmtrie.kernels.split import split
+from shmtrie.kernels.transaction import reserve_lists
 from shmtrie.layout import (
     COV_ALIAS,
     COV_PRESENT,
@@ -80,6 +82,9 @@ from shmtrie.layout import (
     N_VERSION,
     NO_SPACE,
 )
+
+SMALL = 256  # rows for which the record's own lists are long enough
+ROW_LOG = 12  # entries that a row may need in either list
 
 
 @inl
@@ -103,6 +108,21 @@ def take_gates(ctx):
         ):
             return RETRY
     return OK
+
+
+@jit
+def reserve(ctx, n):
+    """Room in the record for what the plan needs; OK or FULL."""
+    rows, gates_only = get(ctx, C_N_TOUCHED), 0
+    for k in range(rows):
+        if (row_get(ctx, k, T_FLAGS) & EXCLUSIVE) == 0:
+            gates_only += 1
+    if rows <= SMALL:
+        return OK
+    fresh = (n - get(ctx, C_REST) + MAX_EDGE - 1) // MAX_EDGE
+    cuts = get(ctx, C_N_CUTS)
+    logged = gates_only + (rows - gates_only) * ROW_LOG + (fresh + cuts) * ROW_LOG + 64
+    return reserve_lists(ctx, rows + fresh + cuts + 64, logged, logged)
 
 
 @jit
@@ -178,8 +198,8 @@ def new_nodes(ctx, slot, local, external, n):
     while i < n:
         blocks = min(n - i, MAX_EDGE)
         k = get(ctx, C_N_TOUCHED)
-        if k >= MAX_TOUCHED:
-            return FULL
+        if k >= get(ctx, C_TOUCHED_ROOM):
+            return ROWS
         node = claim_node(ctx)
         if node == 0:
             return FULL

@@ -11,13 +11,14 @@ dead lane's record can go back or go on (see transaction.py).
 
 from __future__ import annotations
 
-from shmtrie.atomics import and64, cas64, ctz, ld64, lshr, pause, pl64, ps64, st64, st64r
+from shmtrie.atomics import and64, cas64, ctz, ld32, ld64, lshr, pause, pl64, ps64, st64, st64r
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.context import (
     BUSY,
     C_BASE,
     C_BUSY_LANE,
     C_BUSY_NODE,
+    C_EXTENTS,
     C_FULL_TABLE,
     C_LANE,
     C_NODES,
@@ -32,10 +33,14 @@ from shmtrie.kernels.context import (
 from shmtrie.kernels.hooks import Site, at
 from shmtrie.layout import (
     CLAIM_OP_BITS,
+    GATE_CHUNKS,
     GATE_OWNER,
     GATE_SHARED,
+    GATES_A_CHUNK,
+    L_CHUNKS,
     L_COUNTERS,
     L_GATES,
+    L_NCHUNKS,
     L_NGATES,
     L_NREDO,
     L_NTODO,
@@ -46,6 +51,9 @@ from shmtrie.layout import (
     LANE_GATES,
     LANE_LOG,
     LANE_TODO,
+    LINE,
+    LOG_A_CHUNK,
+    LOG_CHUNKS,
     LOG_KIND,
     M32,
     N_GATE,
@@ -78,15 +86,46 @@ def count(ctx, counter, n):
 
 
 # ------------------------------------------------------------------------------------------------ lists
+@jit
+def _in_chunk(ctx, r, first, per_chunk, width, i):
+    """Address of entry `i` of what goes on in the chunks listed from word `first` on."""
+    line = ld32(r + L_CHUNKS + (first + i // per_chunk) * 4)
+    return get(ctx, C_EXTENTS) + line * LINE + (i % per_chunk) * width
+
+
+@inl
+def undo_entry(ctx, r, i):
+    """Address of entry `i` of the undo list."""
+    if i < LANE_LOG:
+        return r + L_UNDO + i * 24
+    return _in_chunk(ctx, r, GATE_CHUNKS, LOG_A_CHUNK, 24, i - LANE_LOG)
+
+
+@inl
+def redo_entry(ctx, r, i):
+    """Address of entry `i` of the redo list."""
+    if i < LANE_LOG:
+        return r + L_REDO + i * 24
+    return _in_chunk(ctx, r, GATE_CHUNKS + LOG_CHUNKS, LOG_A_CHUNK, 24, i - LANE_LOG)
+
+
+@inl
+def gate_entry(ctx, r, i):
+    """Address of entry `i` of the gate list."""
+    if i < LANE_GATES:
+        return r + L_GATES + i * 8
+    return _in_chunk(ctx, r, 0, GATES_A_CHUNK, 8, i - LANE_GATES)
+
+
 @inl
 def log_undo(ctx, kind, address, old, new):
     """Announce a change; OK or FULL. The change itself comes after."""
     r = get(ctx, C_RECORD)
     n = pl64(r + L_NUNDO)
-    if n >= LANE_LOG:
+    if n >= LANE_LOG and n >= LANE_LOG + pl64(r + L_NCHUNKS + 8) * LOG_A_CHUNK:
         put(ctx, C_FULL_TABLE, TABLE_LOG)
         return FULL
-    e = r + L_UNDO + n * 24
+    e = undo_entry(ctx, r, n)
     st64(e, (kind << LOG_KIND) | (address - get(ctx, C_BASE)))
     st64(e + 8, old)
     st64(e + 16, new)
@@ -107,10 +146,10 @@ def log_redo(ctx, kind, address, old, new):
     """Plan a change that the commit makes; OK or FULL."""
     r = get(ctx, C_RECORD)
     n = pl64(r + L_NREDO)
-    if n >= LANE_LOG:
+    if n >= LANE_LOG and n >= LANE_LOG + pl64(r + L_NCHUNKS + 16) * LOG_A_CHUNK:
         put(ctx, C_FULL_TABLE, TABLE_LOG)
         return FULL
-    e = r + L_REDO + n * 24
+    e = redo_entry(ctx, r, n)
     st64(e, (kind << LOG_KIND) | (address - get(ctx, C_BASE)))
     st64(e + 8, old)
     st64(e + 16, new)
@@ -134,10 +173,10 @@ def push_todo(ctx, node):
 def _push_gate(ctx, node):
     r = get(ctx, C_RECORD)
     n = pl64(r + L_NGATES)
-    if n >= LANE_GATES:
+    if n >= LANE_GATES and n >= LANE_GATES + pl64(r + L_NCHUNKS) * GATES_A_CHUNK:
         put(ctx, C_FULL_TABLE, TABLE_LOG)
         return FULL
-    st64(r + L_GATES + n * 8, node)
+    st64(gate_entry(ctx, r, n), node)
     st64r(r + L_NGATES, n + 1)
     return OK
 

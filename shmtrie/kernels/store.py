@@ -47,7 +47,15 @@ from shmtrie.kernels.plan import (
     plan_path,
     row_get,
 )
-from shmtrie.kernels.prepare import enter_words, new_nodes, plan_commit, split_planned, take_cuts, take_gates
+from shmtrie.kernels.prepare import (
+    enter_words,
+    new_nodes,
+    plan_commit,
+    reserve,
+    split_planned,
+    take_cuts,
+    take_gates,
+)
 from shmtrie.kernels.protocol import count, node_at
 from shmtrie.kernels.reclaim import has_todo, work_todo
 from shmtrie.kernels.resolve import enter, resolve, scrub
@@ -134,6 +142,8 @@ def _execute(ctx, slot, local, external, n):
     if get(ctx, C_SPLIT_NODE) != 0:
         status = split_planned(ctx)
     if status == OK:
+        status = reserve(ctx, n)
+    if status == OK:
         status = take_gates(ctx)
     if status == OK:
         status = enter_words(ctx, slot, local, external)
@@ -159,7 +169,8 @@ def _execute(ctx, slot, local, external, n):
 
 @jit
 def store(ctx, slot, has_parent, parent, local, external, n):
-    """Apply one store event of a rank; OK, NO_PARENT, BAD_SEQUENCE, FULL or BUSY (nothing has changed then).
+    """Apply one store event of a rank; OK, NO_PARENT, BAD_SEQUENCE, FULL, BUSY or ROWS (nothing has
+    changed then).
 
     Parameters
     ----------

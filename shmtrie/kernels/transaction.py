@@ -15,28 +15,55 @@ one by one, so doing one twice is harmless, also for another process that finish
 
 from __future__ import annotations
 
-from shmtrie.atomics import add64, cas32, cas64, ld32, ld64, lshr, pl64, st64, st64r
+from shmtrie.atomics import add64, cas32, cas64, ld32, ld64, lshr, pl64, st32, st64, st64r
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.children import child_count, child_lock, child_unlink, end_life, first_hash
-from shmtrie.kernels.context import C_BASE, C_N_NODES, C_NODE_CLAIMS, C_OPERATION, C_RECORD, OK, get, put
+from shmtrie.kernels.context import (
+    C_BASE,
+    C_CLAIMS,
+    C_N_NODES,
+    C_NODE_CLAIMS,
+    C_OPERATION,
+    C_RECORD,
+    FULL,
+    OK,
+    get,
+    put,
+)
 from shmtrie.kernels.coverage import cov_max
-from shmtrie.kernels.extents import free_claim
+from shmtrie.kernels.extents import claim_lines, free_claim
 from shmtrie.kernels.hooks import Site, at
-from shmtrie.kernels.protocol import bump, gate_drop, node_at, push_todo
+from shmtrie.kernels.protocol import (
+    bump,
+    claim_value,
+    gate_drop,
+    gate_entry,
+    node_at,
+    pop_undo,
+    push_todo,
+    redo_entry,
+    undo_entry,
+)
 from shmtrie.layout import (
-    L_GATES,
+    CHUNK_LINES,
+    GATE_CHUNKS,
+    GATES_A_CHUNK,
+    L_CHUNKS,
+    L_NCHUNKS,
     L_NGATES,
     L_NREDO,
     L_NUNDO,
     L_OP,
     L_PHASE,
-    L_REDO,
     L_REDO_AT,
-    L_UNDO,
+    LANE_GATES,
+    LANE_LOG,
+    LOG_A_CHUNK,
     LOG_BUMP,
     LOG_CAS32,
     LOG_CAS64,
     LOG_CHILD,
+    LOG_CHUNKS,
     LOG_FREE,
     LOG_KIND,
     LOG_NODE,
@@ -114,7 +141,7 @@ def undo_all(ctx):
     r = get(ctx, C_RECORD)
     n = pl64(r + L_NUNDO)
     while n > 0:
-        e = r + L_UNDO + (n - 1) * 24
+        e = undo_entry(ctx, r, n - 1)
         word = ld64(e)
         status = undo_one(
             ctx, lshr(word, LOG_KIND), get(ctx, C_BASE) + (word & OFFSET_MASK), ld64(e + 8), ld64(e + 16)
@@ -135,7 +162,7 @@ def redo_all(ctx):
     n = pl64(r + L_NREDO)
     k = pl64(r + L_REDO_AT)
     while k < n:
-        e = r + L_REDO + k * 24
+        e = redo_entry(ctx, r, k)
         word = ld64(e)
         kind, address = lshr(word, LOG_KIND), get(ctx, C_BASE) + (word & OFFSET_MASK)
         old, new = ld64(e + 8), ld64(e + 16)
@@ -182,6 +209,46 @@ def needs_test(ctx, node):
     return 1 if cov_max(ctx, a) < (ld64(a + N_TAIL) & M31) - (begin & M32) else 0
 
 
+@inl
+def _chunk_word(r, k, i):
+    """Address of the table word of chunk `i` of list `k` (0 gates, 1 undo, 2 redo)."""
+    return r + L_CHUNKS + (((GATE_CHUNKS + (k - 1) * LOG_CHUNKS) if k > 0 else 0) + i) * 4
+
+
+@jit
+def reserve_lists(ctx, gates, undo, redo):
+    """See that the lists of the record have room for so many entries in all; OK or FULL.
+
+    Notes
+    ----- Long lists go on in extents. A chunk is entered in the record while its claim is still in the undo
+    list, so one of the two frees it: claim values are not used twice. Chunks live until the gates are gone.
+    """
+    r = get(ctx, C_RECORD)
+    for k in range(3):
+        need, base, per_chunk, most = gates, LANE_GATES, GATES_A_CHUNK, GATE_CHUNKS
+        if k > 0:
+            need, base, per_chunk, most = (undo if k == 1 else redo), LANE_LOG, LOG_A_CHUNK, LOG_CHUNKS
+        have = pl64(r + L_NCHUNKS + k * 8)
+        while base + have * per_chunk < need:
+            line = claim_lines(ctx, CHUNK_LINES) if have < most else 0
+            if line == 0:
+                return FULL
+            st32(_chunk_word(r, k, have), line)
+            have += 1
+            st64r(r + L_NCHUNKS + k * 8, have)
+            pop_undo(ctx)
+    return OK
+
+
+@jit
+def _free_chunks(ctx, r):
+    value = claim_value(ctx)
+    for k in range(3):
+        for i in range(pl64(r + L_NCHUNKS + k * 8)):
+            free_claim(ctx, get(ctx, C_CLAIMS) + ld32(_chunk_word(r, k, i)) * 4, value)
+        st64r(r + L_NCHUNKS + k * 8, 0)
+
+
 @jit
 def release(ctx):
     """Let all gates go, then test the nodes that were held: what needs tidying goes to the to-do list.
@@ -197,11 +264,13 @@ def release(ctx):
     at(ctx, Site.RELEASE_SET)
     n = pl64(r + L_NGATES)
     for k in range(n):
-        gate_drop(ctx, ld64(r + L_GATES + (n - 1 - k) * 8))
+        gate_drop(ctx, ld64(gate_entry(ctx, r, n - 1 - k)))
         at(ctx, Site.GATE_DROPPED)
     for k in range(n):
-        node = ld64(r + L_GATES + k * 8)
+        node = ld64(gate_entry(ctx, r, k))
         if needs_test(ctx, node) != 0:
             push_todo(ctx, node)
     st64r(r + L_NGATES, 0)
+    if pl64(r + L_NCHUNKS) + pl64(r + L_NCHUNKS + 8) + pl64(r + L_NCHUNKS + 16) != 0:
+        _free_chunks(ctx, r)
     _set_phase(ctx, PHASE_UNDO)

@@ -115,4 +115,4 @@ def plan_segment(workload: Workload, config: ReplayConfig) -> SegmentPlan:
     # A node takes a whole number of lines of four blocks, however few it has, and its edge grows in steps;
     # a hot node lists its holders, four or more to a line.
     room = blocks + blocks // 2 + 8 * nodes + 16 * config.workers
-    return SegmentPlan(room, nodes, config.workers + 8, config.writers)
+    return SegmentPlan(room, nodes, config.workers + config.writers + 8, config.writers)

@@ -32,6 +32,7 @@ START_SECONDS: Final = 300.0
 ROUND_SECONDS: Final = 120.0
 """Patience with one answer."""
 _STOP_SECONDS: Final = 5.0
+_WARM_UP_WORKER: Final = 1 << 62
 
 WRITER: Final = "writer"
 ROUTER: Final = "router"
@@ -189,8 +190,10 @@ def _child(
             task: WriterTask | RouterTask
             if role == WRITER:
                 task = WriterTask(stack.enter_context(source.writer()), progress, number)
+                task.warm_up(_WARM_UP_WORKER + number)
             else:
                 task = RouterTask(stack.enter_context(source.reader()), progress)
+                task.warm_up()
             pipe.send((True, None))
             while (call := pipe.recv()) is not None:
                 method, arguments = call

@@ -32,6 +32,7 @@ from .check import Checker, Model
 from .config import ReplayConfig, plan_segment
 from .engine import Engine
 from .eventlog import Command, EventLog
+from .messages import Answers, Applied, Ask, Beside, Latencies
 from .processes import Crew, start_crew
 from .report import (
     CheckResult,
@@ -44,7 +45,6 @@ from .report import (
 )
 from .routing import Backlog, RandomChoice, RoundRobin, service_rate
 from .sources import IndexSource, SharedSource, TreeSource
-from .tasks import Answers, Applied, Ask, Beside, Latencies
 from .trace import TraceRequest
 
 __all__ = ["run_replay"]

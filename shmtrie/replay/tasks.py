@@ -9,28 +9,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import Busy, EventStatus
-from ..events import EventBatch
+from ..events import (
+    EventBatch,
+    KvCacheEvent,
+    KvCacheRemoveData,
+    KvCacheStoreData,
+    KvCacheStoredBlockData,
+    RouterEvent,
+)
 from ..scores import OverlapScores
 from .eventlog import Command, RemoveWorker
+from .messages import Answers, Applied, Ask, Beside, Latencies
 from .routing import Backlog, choose
 
-__all__ = [
-    "Answers",
-    "Applied",
-    "Ask",
-    "Beside",
-    "Latencies",
-    "ReadIndex",
-    "RouterTask",
-    "WriteIndex",
-    "WriterTask",
-]
+__all__ = ["ReadIndex", "RouterTask", "WriteIndex", "WriterTask"]
 
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
@@ -61,110 +59,6 @@ class WriteIndex(Protocol):
         ...
 
 
-# --- messages ---------------------------------------------------------------------------------------
-
-
-class Ask(NamedTuple):
-    """To a router: choose a worker for each of these requests.
-
-    Parameters
-    ----------
-    numbers : ndarray of int64, shape (n,)
-        The requests.
-    times : ndarray of float64, shape (n,)
-        Arrivals, milliseconds.
-    local, offsets : ndarray of uint64, shape (m,), and int64, shape (n + 1,)
-        Query i is ``local[offsets[i]:offsets[i + 1]]``.
-    backlog : ndarray of float64, shape (n_workers,)
-        Work of every worker, in blocks, at `now`.
-    now, rate : float
-        Milliseconds; blocks per millisecond and worker.
-    full : bool
-        Whether the whole answers are wanted back, for the check.
-    """
-
-    numbers: I64
-    times: npt.NDArray[np.float64]
-    local: U64
-    offsets: I64
-    backlog: npt.NDArray[np.float64]
-    now: float
-    rate: float
-    full: bool
-
-
-class Answers(NamedTuple):
-    """From a router: choices, latencies and, if wanted, whole answers.
-
-    Parameters
-    ----------
-    chosen, depths : ndarray of int64, shape (n,)
-        The worker for each request and the blocks of the prompt that it holds, by the index.
-    nanoseconds : ndarray of int64, shape (n,)
-        Duration of each `find_matches` call.
-    offsets, workers, scores : ndarray of int64, uint64, uint32
-        Answer i is the slice ``offsets[i]:offsets[i + 1]`` of the two others; empty if not wanted.
-    """
-
-    chosen: I64
-    depths: I64
-    nanoseconds: I64
-    offsets: I64
-    workers: U64
-    scores: npt.NDArray[np.uint32]
-
-
-class Beside(NamedTuple):
-    """To a router: repeat the last queries while the writers work.
-
-    Parameters
-    ----------
-    round_number : int
-        Go on until every writer has finished this round.
-    seconds : float
-        Give up after that long: a writer may have died.
-    """
-
-    round_number: int
-    seconds: float
-
-
-class Latencies(NamedTuple):
-    """From a router: finds made while at least one writer was applying events.
-
-    Parameters
-    ----------
-    nanoseconds : ndarray of int64, shape (n,)
-        Duration of each.
-    above_length : int
-        Answers with a score above the length of the query.
-    """
-
-    nanoseconds: I64
-    above_length: int
-
-
-class Applied(NamedTuple):
-    """From a writer: outcome of a round.
-
-    Parameters
-    ----------
-    statuses : list of ndarray of uint8
-        `EventStatus` per event for every command; empty for `RemoveWorker`.
-    seconds : float
-        Time inside the calls of the index.
-    busy_retries : int
-        Events, and removals of workers, that were tried again because another lane was in the way.
-    """
-
-    statuses: list[npt.NDArray[np.uint8]]
-    seconds: float
-    busy_retries: int
-
-
-# --- tasks ------------------------------------------------------------------------------------------
-
-
 class WriterTask:
     """Applies the events of its workers, in order.
 
@@ -181,6 +75,22 @@ class WriterTask:
     def __init__(self, index: WriteIndex, progress: I64, number: int) -> None:
         self._index = index
         self._mine = progress[number]
+
+    def warm_up(self, worker_id: int) -> None:
+        """Make every kind of call once, so that none is timed while its code is still being loaded.
+
+        Parameters
+        ----------
+        worker_id : int
+            A worker that nobody else uses; it is gone afterwards.
+        """
+        events = [
+            KvCacheEvent(1, KvCacheStoreData(None, [KvCacheStoredBlockData(worker_id, worker_id)])),
+            KvCacheEvent(2, KvCacheRemoveData([worker_id])),
+            KvCacheEvent(3, "cleared"),
+        ]
+        batch = EventBatch.from_events(RouterEvent(worker_id, event) for event in events)
+        self.apply([batch, RemoveWorker(worker_id)], 0)
 
     def apply(self, commands: Sequence[Command], round_number: int) -> Applied:
         """Apply a round of commands and tell the routers when it begins and ends."""
@@ -266,6 +176,10 @@ class RouterTask:
         self._progress = progress
         self._clock = clock
         self._queries: list[U64] = []
+
+    def warm_up(self) -> None:
+        """Make a call, so that none is timed while its code is still being loaded."""
+        self._index.find_matches(np.zeros(1, np.uint64))
 
     def ask(self, message: Ask) -> Answers:
         """Find and choose. A router sees its own choices of this call at once, those of others later."""

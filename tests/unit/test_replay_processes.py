@@ -18,9 +18,9 @@ import pytest
 from shmtrie.events import EventBatch
 from shmtrie.radix_tree import RadixTree
 from shmtrie.replay import processes
+from shmtrie.replay.messages import Ask
 from shmtrie.replay.processes import ChildFailed, start_crew
 from shmtrie.replay.sources import SharedSource
-from shmtrie.replay.tasks import Ask
 
 DEADLINE = 30.0
 

@@ -21,8 +21,9 @@ from shmtrie.replay import sources as replay_sources
 from shmtrie.replay.blocks import plan
 from shmtrie.replay.config import plan_segment
 from shmtrie.replay.eventlog import RemoveWorker
+from shmtrie.replay.messages import Ask, Beside
 from shmtrie.replay.report import LatencySummary, summarize
-from shmtrie.replay.tasks import Ask, Beside, RouterTask, WriterTask
+from shmtrie.replay.tasks import RouterTask, WriterTask
 from shmtrie.scores import OverlapScores
 
 TRACE = generate_trace(250, seed=4)
@@ -298,3 +299,10 @@ def test_router_beside_counts_only_what_ran_beside() -> None:
 def test_summary() -> None:
     assert summarize(np.array([1000, 2000, 3000])) == LatencySummary(3, 2.0, pytest.approx(2.98), 3.0)
     assert summarize(np.empty(0, np.int64)).finds == 0
+
+
+def test_warm_up_leaves_nothing() -> None:
+    tree, progress = RadixTree(), np.zeros((1, 2), np.int64)
+    WriterTask(tree, progress, 0).warm_up(1 << 62)
+    RouterTask(tree, progress).warm_up()
+    assert tree.stats().blocks == tree.stats().ranks == 0 and progress.tolist() == [[0, 0]]
