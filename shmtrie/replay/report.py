@@ -68,11 +68,15 @@ class PolicyResult:
 
 @dataclass(frozen=True)
 class RouterResult:
-    """One router: latencies while nobody wrote, and beside writers that applied events."""
+    """One router: latencies while nobody wrote, and beside writers that applied events.
+
+    `give_ups` are finds that stopped early because writers kept changing their path.
+    """
 
     idle: LatencySummary
     beside: LatencySummary
     above_length: int
+    give_ups: int
 
 
 @dataclass(frozen=True)
@@ -161,13 +165,6 @@ class ReplayReport:
     latencies: dict[str, npt.NDArray[np.int64]]
 
     @property
-    def bytes_per_block(self) -> float | None:
-        """Bytes in use per different block in the index."""
-        if self.index.bytes_used is None or not self.index.unique_blocks:
-            return None
-        return self.index.bytes_used / self.index.unique_blocks
-
-    @property
     def wrong(self) -> int:
         """Everything that must not happen: answers and statuses beside the model, broken invariants."""
         wrong = sum(router.above_length for router in self.routers) + len(self.index.broken or ())
@@ -189,6 +186,7 @@ class ReplayReport:
                     "idle_us": _latency_json(router.idle),
                     "beside_us": _latency_json(router.beside),
                     "above_length": router.above_length,
+                    "give_ups": router.give_ups,
                 }
                 for router in self.routers
             ],
@@ -197,7 +195,7 @@ class ReplayReport:
                 | {"events_per_second": w.events_per_second, "blocks_per_second": w.blocks_per_second}
                 for w in self.writers
             ],
-            "index": self.index._asdict() | {"bytes_per_block": self.bytes_per_block},
+            "index": self.index._asdict(),
             "check": asdict(self.check) if self.check else None,
             "wrong": self.wrong,
             "seconds": self.seconds,
@@ -231,9 +229,10 @@ class ReplayReport:
             share = max(p.requests_per_worker) * len(p.requests_per_worker) / max(self.requests, 1)
             rows.append([p.name, f"{p.hit_rate:.1%}", f"{p.hit_blocks:,}", f"{share:.2f} x mean"])
         yield f"{self.requests:,} requests, {self.prompt_blocks:,} prompt blocks", rows
-        rows = [["find_matches", "finds", "p50 us", "p99 us", "beside: finds", "p50 us", "p99 us"]]
+        rows = [["find_matches", "finds", "p50 us", "p99 us", "beside: finds", "p50 us", "p99 us", "gave up"]]
         for i, r in enumerate(self.routers):
-            rows.append([f"router {i}", *_latency_cells(r.idle), *_latency_cells(r.beside)])
+            cells = (*_latency_cells(r.idle), *_latency_cells(r.beside), f"{r.give_ups:,}")
+            rows.append([f"router {i}", *cells])
         yield "routers, idle and beside writers that apply events", rows
         rows = [["events", "workers", "events", "blocks", "events/s", "blocks/s", "rejected"]]
         for i, w in enumerate(self.writers):
@@ -248,12 +247,10 @@ class ReplayReport:
         ]
         if self.index.bytes_used is not None:
             rows.append(["bytes in use", f"{self.index.bytes_used:,}"])
-        if self.bytes_per_block is not None:
-            rows.append(["bytes per block", f"{self.bytes_per_block:.1f}"])
+        if self.index.bytes_per_block is not None:
+            rows.append(["bytes per block", f"{self.index.bytes_per_block:.1f}"])
         if self.index.segment_bytes is not None:
-            rows.append(["segment", f"{self.index.segment_bytes:,} bytes"])
-        if self.index.give_ups is not None:
-            rows.append(["reads given up", f"{self.index.give_ups:,}"])
+            rows.append(["bytes of the segment", f"{self.index.segment_bytes:,}"])
         if self.restarts or self.inside_evictions:
             rows.append(["engine restarts", f"{self.restarts:,}"])
             rows.append(["mid-chain evictions", f"{self.inside_evictions:,}"])

@@ -281,6 +281,9 @@ class _Replay:
         """Put the figures together."""
         timeline, checker = self._timeline, self._checker
         total = sum(timeline.prompt_blocks)
+        for port in self._crew.routers:
+            port.send("give_ups")
+        give_ups: list[int] = [port.receive() for port in self._crew.routers]
         idle = [np.concatenate(parts) for parts in self._idle]
         beside = [np.concatenate([part.nanoseconds for part in parts]) for parts in self._beside]
         check = None
@@ -300,8 +303,8 @@ class _Replay:
                 for name, hits in timeline.hit_blocks.items()
             ],
             routers=[
-                RouterResult(summarize(i), summarize(b), sum(part.above_length for part in parts))
-                for i, b, parts in zip(idle, beside, self._beside, strict=True)
+                RouterResult(summarize(i), summarize(b), sum(part.above_length for part in parts), gave_up)
+                for i, b, parts, gave_up in zip(idle, beside, self._beside, give_ups, strict=True)
             ],
             writers=[
                 written.result(len(range(number, self._config.workers, len(self._written))))

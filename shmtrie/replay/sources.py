@@ -29,12 +29,10 @@ class IndexFigures(NamedTuple):
         Nodes in use.
     unique_blocks : int
         Different blocks in it.
-    bytes_used : int or None
-        Bytes in use; None where an index does not know.
-    segment_bytes : int or None
-        Size of the segment; None without one.
-    give_ups : int or None
-        Reads that gave up a redo and answered too low; None where that cannot happen.
+    bytes_used, bytes_slack, segment_bytes : int or None
+        Bytes in use, reserved with them but empty, and of the whole segment; None without one.
+    bytes_per_block : float or None
+        Bytes used and slack per different block.
     broken : list of str or None
         Invariants found broken by `verify`; None if it was not asked or there is no verify.
     """
@@ -42,8 +40,9 @@ class IndexFigures(NamedTuple):
     nodes: int
     unique_blocks: int
     bytes_used: int | None
+    bytes_slack: int | None
     segment_bytes: int | None
-    give_ups: int | None
+    bytes_per_block: float | None
     broken: list[str] | None
 
 
@@ -88,7 +87,7 @@ class TreeSource:
     def figures(self, verify: bool) -> IndexFigures:
         """Ask the tree."""
         stats: Any = self._tree.stats()
-        return IndexFigures(stats.nodes, stats.unique_blocks, None, None, None, None)
+        return IndexFigures(stats.nodes, stats.unique_blocks, None, None, None, None, None)
 
 
 class SharedSource:
@@ -178,8 +177,9 @@ class SharedSource:
                 nodes=stats.nodes,
                 unique_blocks=stats.unique_blocks,
                 bytes_used=stats.bytes_used,
+                bytes_slack=stats.bytes_slack,
                 segment_bytes=stats.bytes_total,
-                give_ups=stats.give_ups,
+                bytes_per_block=stats.bytes_per_block,
                 broken=broken,
             )
         finally:

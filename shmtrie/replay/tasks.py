@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,10 @@ class ReadIndex(Protocol):
 
     def find_matches(self, local_hashes: U64, /) -> OverlapScores:
         """Score a query."""
+        ...
+
+    def stats(self) -> Any:
+        """Give counters; `give_ups`, if there is one, belongs to this handle."""
         ...
 
 
@@ -223,6 +227,10 @@ class RouterTask:
             if len(samples) >= _BESIDE_FINDS or time.monotonic() > deadline:
                 break
         return Latencies(np.array(samples, np.int64), above)
+
+    def give_ups(self) -> int:
+        """Count the finds of this task that stopped early because writers kept changing their path."""
+        return int(getattr(self._index.stats(), "give_ups", 0))
 
     def _find_all(self) -> tuple[list[OverlapScores], I64]:
         clock, find = self._clock, self._index.find_matches
