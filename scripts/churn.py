@@ -2,7 +2,7 @@
 """A constant live set churned for ever in a segment of fixed size: does anything grow?
 
 Sessions are stored, grown by decode appends, evicted to a stub, branched again, evicted. Edge lengths shift
-100 -> 5 -> 1,000 blocks on the way. The segment is sized for the live set with a quarter to spare. Reports time
+100 -> 5 -> 1,000 -> 100 blocks on the way, so that the first and the last tenth of the run do the same work. The segment is sized for the live set with a quarter to spare. Reports time
 per operation in the first and the last tenth, nodes and lines in use, refusals, and what `verify` says.
 
     scripts/churn.py --operations 10000000
@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import secrets
 import statistics
 import sys
 import time
+from collections import Counter, deque
 
 import numpy as np
 
-from shmtrie import Capacity, EventBatch, Index
+from shmtrie import Capacity, EventBatch, EventStatus, Index
 
-LENGTHS = (100, 5, 1_000)  # blocks a session, one third of the run each
+LENGTHS = (100, 5, 1_000, 100)  # blocks a session, a quarter of the run each
 BATCH = 4_096  # operations a kernel call
 PREFIX = 32  # shared blocks in front of every session
 
@@ -37,84 +39,95 @@ class Sessions:
         Workers that the sessions are dealt to.
     seed : int
         Of everything random.
+
+    Notes
+    -----
+    External hashes are consecutive, so a run of blocks is (first, n); a session is a rank and its runs.
     """
 
     def __init__(self, live: int, ranks: int, seed: int) -> None:
         self.live, self.ranks = live, ranks
-        self.random = np.random.default_rng(seed)
+        self.random = random.Random(seed)
         self.held = 0
         self.next_hash = 1 << 32
-        self.queue: list[tuple[int, list[int]]] = []  # (rank, external hashes from the session's first block)
-        self.rows: list[tuple[int, int, int | None, list[int], list[int]]] = []
+        self.queue: deque[tuple[int, list[tuple[int, int]]]] = deque()
+        self.rows: list[tuple[int, int, int, int, int, int]] = []  # kind, rank, parent, first, n, step
 
-    def _fresh(self, n: int) -> list[int]:
+    def _fresh(self, n: int) -> int:
         self.next_hash += n
-        return list(range(self.next_hash - n, self.next_hash))
+        return self.next_hash - n
 
-    def _store(self, rank: int, parent: int | None, hashes: list[int]) -> None:
-        self.rows.append((1, rank, parent, [h * 7 + 3 for h in hashes], hashes))
-        self.held += len(hashes)
+    def _store(self, rank: int, parent: int, first: int, n: int) -> None:
+        self.rows.append((1, rank, parent, first, n, 1))
+        self.held += n
 
-    def _remove(self, rank: int, hashes: list[int]) -> None:
-        if hashes:
-            self.rows.append((2, rank, None, hashes, hashes))
-            self.held -= len(hashes)
+    def _remove(self, rank: int, first: int, n: int) -> None:
+        if n > 0:
+            self.rows.append((2, rank, 0, first + n - 1, n, -1))
+            self.held -= n
 
     def begin(self) -> None:
         """Every rank holds the shared prefix."""
         for rank in range(self.ranks):
-            self._store(rank, None, list(range(1, PREFIX + 1)))
+            self._store(rank, 0, 1, PREFIX)
 
     def step(self, length: int) -> None:
         """One session more, and evictions down to the live set."""
-        rank = int(self.random.integers(self.ranks))
-        depth = int(self.random.integers(1, PREFIX + 1))
-        blocks = self._fresh(length)
-        first = max(1, length * 3 // 4)
-        self._store(rank, depth, blocks[:first])
-        for at in range(first, length, 4):  # decode
-            self._store(rank, blocks[at - 1], blocks[at : at + 4])
-        self.queue.append((rank, blocks))
+        rank, depth = self.random.randrange(self.ranks), self.random.randint(1, PREFIX)
+        first, prefill = self._fresh(length), max(1, length * 3 // 4)
+        self._store(rank, depth, first, prefill)
+        for at in range(prefill, length, 4):  # decode
+            self._store(rank, first + at - 1, first + at, min(4, length - at))
+        self.queue.append((rank, [(first, length)]))
         if len(self.queue) > 8 and self.random.random() < 0.5:
-            # a session somewhere in the queue is evicted to a stub and branched again
-            k = int(self.random.integers(len(self.queue)))
-            rank, blocks = self.queue[k]
-            keep = int(self.random.integers(1, 4))
-            self._remove(rank, blocks[keep:][::-1])
-            stub = blocks[:keep]
-            branch = self._fresh(int(self.random.integers(1, length + 1)))
-            self._store(rank, stub[-1], branch)
-            self.queue[k] = (rank, stub + branch)
+            # one of the older sessions is evicted to a stub and branched again
+            k = self.random.randrange(min(64, len(self.queue)))
+            rank, runs = self.queue[k]
+            first, n = runs[0]
+            for run in reversed(runs[1:]):
+                self._remove(rank, *run)
+            keep = min(n, self.random.randint(1, 3))
+            self._remove(rank, first + keep, n - keep)
+            blocks = self.random.randint(1, length)
+            branch = self._fresh(blocks)
+            self._store(rank, first + keep - 1, branch, blocks)
+            self.queue[k] = rank, [(first, keep), (branch, blocks)]
         while self.held > self.live + self.ranks * PREFIX and len(self.queue) > 1:
-            rank, blocks = self.queue.pop(0)
-            if len(blocks) > 8 and self.random.random() < 0.3:
-                for at in range(len(blocks), 0, -8):
-                    self._remove(rank, blocks[max(0, at - 8) : at][::-1])
-            else:
-                self._remove(rank, blocks[::-1])
+            rank, runs = self.queue.popleft()
+            small = self.random.random() < 0.3
+            for first, n in reversed(runs):
+                while small and n > 8:
+                    self._remove(rank, first + n - 8, 8)
+                    n -= 8
+                self._remove(rank, first, n)
 
     def end(self) -> None:
         """Everything goes."""
-        for rank, blocks in self.queue:
-            self._remove(rank, blocks[::-1])
+        for rank, runs in self.queue:
+            for run in reversed(runs):
+                self._remove(rank, *run)
         for rank in range(self.ranks):
-            self._remove(rank, list(range(PREFIX, 0, -1)))
+            self._remove(rank, 1, PREFIX)
         self.queue.clear()
 
     def take(self) -> EventBatch:
         """The rows so far as a batch."""
-        rows, self.rows = self.rows, []
+        rows = np.array(self.rows, np.int64).reshape(-1, 6)
+        self.rows.clear()
+        kind, rank, parent, first, n, step = rows.T
         offsets = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum([len(r[4]) for r in rows], out=offsets[1:])
+        np.cumsum(n, out=offsets[1:])
+        within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], n)
+        external = (np.repeat(first, n) + np.repeat(step, n) * within).astype(np.uint64)
         return EventBatch(
-            np.array([r[0] for r in rows], np.uint8),
-            np.array([r[1] for r in rows], np.uint64),
+            kind.astype(np.uint8),
+            rank.astype(np.uint64),
             np.zeros(len(rows), np.uint32),
-            np.array([r[2] is not None for r in rows], np.uint8),
-            np.array([r[2] or 0 for r in rows], np.uint64),
+            (parent > 0).astype(np.uint8),
+            parent.astype(np.uint64),
             offsets,
-            np.array([h for r in rows for h in r[3]], np.uint64),
-            np.array([h for r in rows for h in r[4]], np.uint64),
+            external * np.uint64(0x9E3779B97F4A7C15),
+            external,
             np.zeros(len(rows), np.uint64),
         )
 
@@ -129,12 +142,16 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     name = f"churn-{secrets.token_hex(4)}"
-    # a quarter more than the live blocks; nodes for the shortest sessions and their stubs
-    capacity = Capacity(blocks=args.live, workers=args.ranks, lanes=2, nodes=args.live)
+    # What the live set needs at its worst: sessions of 5 blocks take two lines and one node, their stubs and
+    # branches a line or two and a node each, so half a line a block; and a quarter to spare.
+    capacity = Capacity(
+        blocks=args.live, workers=args.ranks, lanes=2, nodes=args.live * 5 // 8, extents=args.live * 5 // 8
+    )
     report: dict[str, object] = {"operations": args.operations, "segment_mb": capacity.size() / 1e6}
     with Index.create(name, capacity) as index:
         try:
             sessions, done, refused, marks = Sessions(args.live, args.ranks, args.seed), 0, 0, []
+            why: Counter[str] = Counter()
             sessions.begin()
             with index.writer() as writer:
                 while done < args.operations:
@@ -146,6 +163,7 @@ def main() -> int:
                     statuses = writer.apply_batch(batch)
                     seconds = time.perf_counter() - start
                     refused += int(np.count_nonzero(statuses))
+                    why.update(EventStatus(int(x)).name for x in statuses[statuses != 0])
                     blocks = len(batch.external)
                     marks.append((done, seconds / len(batch), seconds / blocks))
                     done += len(batch)
@@ -157,7 +175,6 @@ def main() -> int:
                 refused += int(np.count_nonzero(writer.apply_batch(sessions.take())))
                 last = index.verify()
                 empty = index.stats()
-    # the parts of the run differ in blocks an operation: compare the first and the last tenth of the middle
         finally:
             Index.unlink(name)
     tenth = max(1, len(marks) // 10)
@@ -166,6 +183,7 @@ def main() -> int:
         report[f"ns_per_block_{part}_tenth"] = statistics.median(r[2] for r in rows) * 1e9
     report |= {
         "refused": refused,
+        "refused_why": dict(why),
         "verify_ok": check.ok and last.ok,
         "broken": [*check.broken, *last.broken],
         "left_nodes": empty.nodes,
