@@ -55,8 +55,8 @@ def dump_events(segment: Segment, context: Context) -> list[RouterEvent]:
 
     Notes
     -----
-    Blocks behind a cut are left out, events cannot express them. Beside writers blocks may be missing that change
-    meanwhile, and what is below them; every block listed was held at some moment of the call.
+    Blocks behind a cut are left out, events cannot express them. Beside writers, blocks that change meanwhile
+    may be missing, with what is below them; every block listed was held at some moment of the call.
     """
     ranks = _active_ranks(segment)
     events: list[RouterEvent] = []

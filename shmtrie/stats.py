@@ -20,8 +20,7 @@ __all__ = ["IndexStats", "SectionBytes", "index_stats"]
 class SectionBytes(NamedTuple):
     """Bytes of a section: what is in use, what is reserved with it but empty, what is free.
 
-    `slack` is the room in extents beyond their content: size classes, the room to grow of edges, free words of
-    lists.
+    `slack` is the room in extents beyond their content: size classes, room to grow of edges, free words.
     """
 
     used: int

@@ -1,40 +1,47 @@
 """`verify`: check the invariants of a segment, read-only, beside writers too.
 
-=== ============================================================================================================
-I1  Header, checksum and section table fit each other and the file; the root is as it was made; every node id and
-    slot in use is below its high-water mark.
-I2  Every live node (claimed, hanging in a space) is reached once: one entry of the child table names it, from one
-    of the two buckets of its key and with its tag; it hangs in the space of a live node that ends where it
-    starts. Every entry names a live node.
+=== ==================================================================================================
+I1  Header, checksum and section table fit each other and the file; the root is as it was made; every
+    node id and slot in use is below its high-water mark.
+I2  Every live node (claimed, and hanging in a space) is reached once: one entry of the child table
+    names it, from one of the two buckets of its key and with its tag; the space is that of a live
+    node that ends where it starts. Every entry names a live node.
 I3  No two children have one key (space, first local hash).
 I4  A node that has a child is marked internal.
-I5  Node slots and spaces are a permutation: no two slots own one space, a slot that was never used owns that of its
-    own number, the root that of number 0. The owner word of a live node's space names the node.
-I6  The count word of a live node's space is the number of entries in it; its lock is open at rest.
-I7  0 < length <= capacity <= 2,048 blocks, and the capacity fits the edge's extent.
-I8  An extent in use begins at a multiple of its span's class, fits in it, is claimed, and has one user.
-I9  A coverage head names a well-formed list or dense array. A node has one word a slot; start < cutoff; start is 0
-    without exact_holes; cutoff <= length unless the node is internal.
-I10 The slot of a coverage word has a rank (one that is being removed is noted).
-I11 A node without children is covered up to its end by somebody. (repairable)
-I12 A coverage word has the alias flag exactly when the node's directory has an entry of the slot, one entry a slot;
-    the alias extent holds every position up to the cutoff.
-I13 No leak: claimed node ids are the live nodes and those that open records name; claimed extents are edges,
-    coverage, alias directories, aliases, and those that open records name.
-I14 Claims lie at multiples of their span's class; an extent of several spans has all of them; no span is being
-    turned by a lane at rest; the count of a span's claims is right. (the count: repairable)
-I15 A suffix link whose generation is current leads from a node to the child that starts at its end.
-I16 At rest no gate is held, every record is IDLE with empty lists, every operation counter is even. An open
-    operation is no damage: it is noted, and so is what it has its hands on; its gates are on its list.
-I17 A rank's `blocks` is what its coverage words sum up to. (repairable when no living lane owns the rank)
-I18 No two ACTIVE slots have one rank; owners are lanes; the epoch word counts the DYING slots, and no slot was
-    assigned later than it says.
-I19 A node slot that was ever used has a generation other than 0; a free one hangs nowhere.
-=== ============================================================================================================
+I5  Node slots and spaces are a permutation: no two slots own one space; a slot that was never used
+    owns the space of its own number, the root that of number 0. The owner word of a live node's space
+    names the node.
+I6  The count word of a live node's space is the number of entries in it, and its lock is open at
+    rest.
+I7  0 < length <= capacity <= 2,048 blocks, and the edge's extent holds the capacity.
+I8  An extent in use begins at a multiple of its span's class, fits in it, is claimed, and has one
+    user: no two overlap.
+I9  A coverage head names a well-formed list or dense array. A node has one word a slot, with start <
+    cutoff, start = 0 unless exact_holes, cutoff <= length unless the node is internal.
+I10 The slot of a coverage word has a rank. (One that is being removed is noted.)
+I11 A node without children is covered by somebody, up to its end. *
+I12 A coverage word has the alias flag exactly when the node's directory has an entry of the slot, one
+    entry a slot; the alias extent holds every position below the cutoff.
+I13 No leak: claimed node ids are the live nodes and those that open records name; claimed extents are
+    edges, coverage, alias directories, aliases, and those that open records name.
+I14 Claims lie at multiples of their span's class; an extent of several spans has all of them; only a
+    lane in an operation turns a span; a span counts its claims. (The count: *)
+I15 A suffix link with the current generation leads from a node to its child that starts at the node's
+    end.
+I16 At rest every operation counter is even, every record IDLE with empty lists, no gate is held. An
+    open operation is no damage but noted, and so is what it has its hands on; the gates that it holds
+    are on its list.
+I17 A rank's `blocks` is what its coverage words sum up to. (* when no living lane owns the rank)
+I18 No two ACTIVE slots have one rank; owners are lanes; the epoch word counts the DYING slots, and no
+    slot was assigned later than it says.
+I19 A node slot that was ever used has a generation other than 0, and a free one hangs nowhere.
+=== ==================================================================================================
 
-Beside running writers some of this cannot be decided in one look. A check that met changes is repeated; what is
-found twice, word for word, on something that no open operation has its hands on, is damage. The rest is listed as
-unsettled, and so is all that compares counts. A check that met no change decides everything.
+* repairable: writers mend it, or it costs no more than space.
+
+Beside running writers some of this cannot be decided in one look. A check that met changes is repeated; what
+is found again, word for word, on something that no open operation has its hands on, is broken. The rest is
+listed as unsettled, and so is whatever compares counts. A check that met no change decides everything.
 """
 
 from __future__ import annotations
@@ -58,7 +65,7 @@ from .verify_text import RULES, Finding
 __all__ = ["VerifyReport", "verify"]
 
 _LOOKS: Final = 3
-_ROOM: Final = w.N_CODES * w.KEPT
+_ROOM: Final = w.N_FAULTS * w.KEPT
 _SHOWN: Final = 20  # texts of one kind
 _RECORD: Final = ["generation", "op_counter", "phase", "n_gates", "n_undo", "n_redo", "redo_at", "n_todo"]
 _COUNTS: Final = {
@@ -193,7 +200,7 @@ def _areas(segment: Segment) -> dict[int, npt.NDArray[np.generic]]:
     padded = (slots + 15) & ~15
     sizes: dict[int, tuple[int, type[np.generic]]] = {
         w.K_FINDINGS: (_ROOM * w.ROW, np.int64),
-        w.K_TOTALS: (w.N_CODES, np.int64),
+        w.K_TOTALS: (w.N_FAULTS, np.int64),
         w.K_NODE_MARKS: (nodes, np.uint8),
         w.K_LINE_MARKS: (lines + 1, np.uint8),
         w.K_OWNERS: (nodes, np.uint32),

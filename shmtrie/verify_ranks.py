@@ -16,7 +16,6 @@ from .layout import (
     SLOT_DYING,
     SLOT_EPOCH,
     SLOT_FREE,
-    SLOT_GENERATION,
     SLOT_OWNER,
 )
 from .scores import WorkerWithDpRank
@@ -29,7 +28,7 @@ _Words = npt.NDArray[np.uint64]
 
 
 def check_ranks(segment: Segment) -> list[Finding]:
-    """Check slots against each other and against the header (I1, I18); some of it only means something at rest."""
+    """Check slots against each other and against the header (I1, I18); conclusive only at rest."""
     states: _Words = segment.view("rank_states")["state"].copy()
     header = segment.header
     epoch, high = int(header["epoch"]), int(header["slots_high"])
@@ -65,8 +64,8 @@ def check_blocks(
 ) -> list[Finding]:
     """Compare the `blocks` of ACTIVE slots with what their coverage words sum up to (I17).
 
-    A lane that died between a word and its count leaves a difference, which goes when the rank is taken over: it
-    is repairable where no living lane owns the slot.
+    A lane that died between a word and its count leaves a difference, which goes when the rank is taken over:
+    it is repairable where no living lane owns the slot.
     """
     view = segment.view("rank_states")
     kinds, owners, _ = _fields(view["state"].copy())
@@ -85,9 +84,7 @@ def _fields(states: _Words) -> tuple[_Words, _Words, _Words]:
     return states & byte, states >> np.uint64(SLOT_OWNER) & byte, states >> np.uint64(SLOT_EPOCH)
 
 
-def _twice(
-    segment: Segment, active: npt.NDArray[np.intp]
-) -> list[tuple[WorkerWithDpRank, list[int]]]:
+def _twice(segment: Segment, active: npt.NDArray[np.intp]) -> list[tuple[WorkerWithDpRank, list[int]]]:
     """Ranks that several ACTIVE slots have."""
     records = segment.view("rank_records")
     slots: dict[WorkerWithDpRank, list[int]] = {}

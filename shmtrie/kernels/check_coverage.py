@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 from shmtrie.atomics import ctz, ld64, lshr, pl64, ps64
-from shmtrie.kernels.build import inl, jit
+from shmtrie.kernels.build import jit
 from shmtrie.kernels.check_extents import use_extent
 from shmtrie.kernels.check_words import (
-    ALIAS_HEAD,
-    ALIAS_MISSING,
-    ALIAS_SHORT,
-    ALIAS_SLOT_BAD,
-    ALIAS_TWICE,
-    ALIAS_UNFLAGGED,
-    COVER_HEAD,
     K_ALIAS_SEEN,
     K_ALIAS_WORD,
     K_BLOCKS,
@@ -28,13 +21,7 @@ from shmtrie.kernels.check_words import (
     S_FLAGGED,
     S_HEAD,
     S_MOVING,
-    WORD_EMPTY,
-    WORD_FLAGS,
-    WORD_FREE_SLOT,
-    WORD_LONG,
-    WORD_SLOT,
-    WORD_START,
-    WORD_TWICE,
+    Fault,
     add,
     found,
 )
@@ -73,7 +60,7 @@ def check_aliases(ctx, chk, node):
         return
     words = lshr(head, 32)
     if words <= 0 or words % 8 != 0 or words * 8 > get(chk, K_DIRECTORY_BYTES):
-        found(chk, ALIAS_HEAD, node, head, 0, moving)
+        found(chk, Fault.ALIAS_HEAD, node, head, 0, moving)
         return
     if use_extent(ctx, chk, node, head & M32, words >> 3) == 0:
         return
@@ -84,11 +71,11 @@ def check_aliases(ctx, chk, node):
             continue
         slot = lshr(word, ALIAS_SLOT) - 1
         if slot < 0 or slot >= get(ctx, C_N_SLOTS):
-            found(chk, ALIAS_SLOT_BAD, node, word, k, moving)
+            found(chk, Fault.ALIAS_SLOT_BAD, node, word, k, moving)
             continue
         seen = get(chk, K_ALIAS_SEEN) + slot * 8
         if pl64(seen) == node:
-            found(chk, ALIAS_TWICE, node, slot, k, moving)
+            found(chk, Fault.ALIAS_TWICE, node, slot, k, moving)
             continue
         ps64(seen, node)
         ps64(get(chk, K_ALIAS_WORD) + slot * 8, word)
@@ -103,11 +90,11 @@ def _check_flag(ctx, chk, node, slot, stop):
     """A word with the alias flag has an entry in the directory, whose extent holds all that it covers."""
     put(chk, S_FLAGGED, get(chk, S_FLAGGED) + 1)
     if pl64(get(chk, K_ALIAS_SEEN) + slot * 8) != node:
-        found(chk, ALIAS_MISSING, node, slot, stop, get(chk, S_MOVING))
+        found(chk, Fault.ALIAS_MISSING, node, slot, stop, get(chk, S_MOVING))
         return
     lines = lshr(pl64(get(chk, K_ALIAS_WORD) + slot * 8), ALIAS_LINES) & 0xFFFF
     if stop > lines * (LINE // 8):
-        found(chk, ALIAS_SHORT, node, slot, lines | (stop << 32), get(chk, S_MOVING))
+        found(chk, Fault.ALIAS_SHORT, node, slot, lines | (stop << 32), get(chk, S_MOVING))
 
 
 # ------------------------------------------------------------------------------------------------ words
@@ -117,26 +104,26 @@ def _check_word(ctx, chk, node, slot, low, length, internal):
     moving = get(chk, S_MOVING)
     begin, stop = (low >> COV_START) & M12, low & M12
     if slot < 0 or slot >= get(ctx, C_N_SLOTS):
-        found(chk, WORD_SLOT, node, slot, low, moving)
+        found(chk, Fault.WORD_SLOT, node, slot, low, moving)
         return stop
     add(chk, N_WORDS, 1)
     seen = get(chk, K_SEEN) + slot * 8
     if pl64(seen) == node:
-        found(chk, WORD_TWICE, node, slot, low, moving)
+        found(chk, Fault.WORD_TWICE, node, slot, low, moving)
     ps64(seen, node)
     if begin >= stop:
-        found(chk, WORD_EMPTY, node, slot, low, moving)
+        found(chk, Fault.WORD_EMPTY, node, slot, low, moving)
     if begin != 0 and get(ctx, C_HOLES) == 0:
-        found(chk, WORD_START, node, slot, low, moving)
+        found(chk, Fault.WORD_START, node, slot, low, moving)
     if stop > length and not internal:
-        found(chk, WORD_LONG, node, slot, stop | (length << 32), moving)
+        found(chk, Fault.WORD_LONG, node, slot, stop | (length << 32), moving)
     if (low & COV_PRESENT) == 0 or (low & ~KNOWN_FLAGS) != 0:
-        found(chk, WORD_FLAGS, node, slot, low, moving)
+        found(chk, Fault.WORD_FLAGS, node, slot, low, moving)
     state = ld64(get(ctx, C_STATES) + slot * RANK_STATE_BYTES + R_STATE) & 0xFF
     if state == SLOT_DYING:
         add(chk, N_DYING, 1)
     elif state != SLOT_ACTIVE:
-        found(chk, WORD_FREE_SLOT, node, slot, state, moving)
+        found(chk, Fault.WORD_FREE_SLOT, node, slot, state, moving)
     if (low & COV_ALIAS) != 0:
         _check_flag(ctx, chk, node, slot, stop)
     blocks = get(chk, K_BLOCKS) + slot * 8
@@ -185,12 +172,12 @@ def check_coverage(ctx, chk, node, length, internal):
         n_bytes = words * (8 if form == FORM_LIST else 4)
         is_known = form == FORM_LIST or form == FORM_DENSE
         if not is_known or words <= 0 or n_bytes % LINE != 0 or n_bytes > get(chk, K_COVER_BYTES):
-            found(chk, COVER_HEAD, node, head, 0, moving)
+            found(chk, Fault.COVER_HEAD, node, head, 0, moving)
         elif use_extent(ctx, chk, node, head & M32, n_bytes // LINE) != 0:
             if form == FORM_LIST:
                 top = _check_wide(ctx, chk, node, x, words, length, internal)
             else:
                 top = _check_dense(ctx, chk, node, x, words, length, internal)
     if get(chk, S_FLAGGED) < 0:
-        found(chk, ALIAS_UNFLAGGED, node, -get(chk, S_FLAGGED), 0, moving)
+        found(chk, Fault.ALIAS_UNFLAGGED, node, -get(chk, S_FLAGGED), 0, moving)
     return top

@@ -5,24 +5,15 @@ from __future__ import annotations
 from shmtrie.atomics import ctz, ld32, ld64, lshr, pl8, ps8
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.check_words import (
-    CLAIM_PLACE,
-    EXTENT_CLASS,
-    EXTENT_RANGE,
-    EXTENT_SHARED,
-    EXTENT_UNCLAIMED,
     K_LINE_MARKS,
     K_OPEN,
     L_NAMED,
     L_USED,
-    LEAK_EXTENT,
     N_EXTENT_LINES,
     N_EXTENTS,
     N_RECORDED_EXTENTS,
     S_MOVING,
-    SPAN_CLASS,
-    SPAN_TAILS,
-    SPAN_TURNING,
-    SPAN_USED,
+    Fault,
     add,
     found,
 )
@@ -44,7 +35,7 @@ def use_extent(ctx, chk, node, line, lines):
     """
     moving = get(chk, S_MOVING)
     if line <= 0 or lines <= 0 or line + lines - 1 > get(ctx, C_N_LINES):
-        found(chk, EXTENT_RANGE, node, line, lines, moving)
+        found(chk, Fault.EXTENT_RANGE, node, line, lines, moving)
         return 0
     span = (line - 1) // SPAN_LINES
     at = (line - 1) % SPAN_LINES
@@ -55,14 +46,14 @@ def use_extent(ctx, chk, node, line, lines):
     elif fits:
         fits = at % size == 0
     if not fits:
-        found(chk, EXTENT_CLASS, node, line, size | (lines << 32), moving)
+        found(chk, Fault.EXTENT_CLASS, node, line, size | (lines << 32), moving)
         return 0
     if ld32(get(ctx, C_CLAIMS) + line * 4) == 0:
-        found(chk, EXTENT_UNCLAIMED, node, line, lines, moving)
+        found(chk, Fault.EXTENT_UNCLAIMED, node, line, lines, moving)
     a = get(chk, K_LINE_MARKS) + line
     mark = pl8(a)
     if (mark & L_USED) != 0:
-        found(chk, EXTENT_SHARED, node, line, lines, moving)
+        found(chk, Fault.EXTENT_SHARED, node, line, lines, moving)
         return 0
     ps8(a, mark | L_USED)
     return 1
@@ -78,14 +69,14 @@ def _claim(chk, span, line, at, size):
         is_first = at % size == 0 and at + size <= SPAN_LINES
     mark = pl8(get(chk, K_LINE_MARKS) + line)
     if not is_first:
-        found(chk, CLAIM_PLACE, line, span, size, mark & L_NAMED)
+        found(chk, Fault.CLAIM_PLACE, line, span, size, mark & L_NAMED)
     add(chk, N_EXTENTS, 1)
     add(chk, N_EXTENT_LINES, size if is_first else 0)
     if (mark & L_USED) == 0:
         if (mark & L_NAMED) != 0:
             add(chk, N_RECORDED_EXTENTS, 1)
         elif is_first:
-            found(chk, LEAK_EXTENT, line, size, 0, 0)
+            found(chk, Fault.LEAK_EXTENT, line, size, 0, 0)
 
 
 @jit
@@ -116,17 +107,17 @@ def check_spans(ctx, chk):
         turning = lshr(word, SPAN_CONVERTING) & 0xFF
         if turning != 0:
             is_open = turning <= 48 and ((get(chk, K_OPEN) >> (turning - 1)) & 1) != 0
-            found(chk, SPAN_TURNING, span, turning - 1, size, is_open)
+            found(chk, Fault.SPAN_TURNING, span, turning - 1, size, is_open)
         if (size == SPAN_TAIL) != (tails > 0):
-            found(chk, SPAN_TAILS, span, size, tails, turning)
+            found(chk, Fault.SPAN_TAILS, span, size, tails, turning)
             tails = 0
         if tails > 0:
             tails -= 1
         elif size > SPAN_LINES and size != SPAN_TAIL:
             tails = size // SPAN_LINES - 1
             if size % SPAN_LINES != 0 or span + tails >= total:
-                found(chk, SPAN_CLASS, span, size, 0, turning)
+                found(chk, Fault.SPAN_CLASS, span, size, 0, turning)
                 tails = 0
         n = _check_claims(ctx, chk, span, size)
         if n != used:
-            found(chk, SPAN_USED, span, used, n, turning)
+            found(chk, Fault.SPAN_USED, span, used, n, turning)

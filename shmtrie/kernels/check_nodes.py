@@ -12,8 +12,6 @@ from shmtrie.kernels.check_coverage import check_aliases, check_coverage
 from shmtrie.kernels.check_extents import use_extent
 from shmtrie.kernels.check_table import claim_of, node_line, u32_at
 from shmtrie.kernels.check_words import (
-    EDGE_LENGTH,
-    EDGE_WORD,
     K_COVER,
     K_COVER_BYTES,
     K_DIRECTORY,
@@ -25,13 +23,6 @@ from shmtrie.kernels.check_words import (
     M_LIVE,
     M_TODO,
     N_UNIQUE,
-    NODE_EMPTY,
-    NODE_MOVED,
-    NODE_UNREACHED,
-    NOT_INTERNAL,
-    PARENT_DEAD,
-    PARENT_END,
-    PARENT_NONE,
     S_ALIAS,
     S_EDGE,
     S_HEAD,
@@ -40,12 +31,7 @@ from shmtrie.kernels.check_words import (
     S_SUFFIX,
     S_TAIL,
     S_VERSION,
-    SPACE_COUNT,
-    SPACE_LOCKED,
-    SPACE_OWNER,
-    SUFFIX_PATH,
-    SUFFIX_RANGE,
-    TAIL_UNCOVERED,
+    Fault,
     add,
     found,
     in_motion,
@@ -129,25 +115,25 @@ def _check_parent(ctx, chk, node):
     version, moving = get(chk, S_VERSION), get(chk, S_MOVING)
     start, space = get(chk, S_START) & M32, lshr(get(chk, S_START), 32)
     if (marks(chk, node) & M_ENTRY) == 0:
-        found(chk, NODE_UNREACHED, node, space, version, moving)
+        found(chk, Fault.NODE_UNREACHED, node, space, version, moving)
     if space >= get(ctx, C_N_NODES):
-        found(chk, PARENT_NONE, node, space, version, moving)
+        found(chk, Fault.PARENT_NONE, node, space, version, moving)
         return
     parent = ld32(u32_at(chk, K_OWNERS, space)) - 1
     if parent < 0:
-        found(chk, PARENT_NONE, node, space, version, moving)
+        found(chk, Fault.PARENT_NONE, node, space, version, moving)
         return
     moving |= in_motion(chk, parent)
     b = node_line(ctx, parent)
     if (marks(chk, parent) & M_LIVE) == 0:
-        found(chk, PARENT_DEAD, node, parent, version, moving)
+        found(chk, Fault.PARENT_DEAD, node, parent, version, moving)
         return
     tail = ld64(b + N_TAIL)
     moving |= ld64(b + N_GATE) != 0
     if (tail & M31) != start or parent == node:
-        found(chk, PARENT_END, node, parent, version, moving)
+        found(chk, Fault.PARENT_END, node, parent, version, moving)
     if (tail & INTERNAL) == 0:
-        found(chk, NOT_INTERNAL, parent, node, ld64(b + N_VERSION), moving)
+        found(chk, Fault.NOT_INTERNAL, parent, node, ld64(b + N_VERSION), moving)
 
 
 @jit
@@ -157,13 +143,13 @@ def check_space(ctx, chk, node, space, version, moving):
     moving |= in_motion(chk, space)
     owner, word = ld64(home + N_OWNER), ld64(home + N_COUNT)
     if owner != node:
-        found(chk, SPACE_OWNER, node, space, owner, moving)
+        found(chk, Fault.SPACE_OWNER, node, space, owner, moving)
     lock = lshr(word, 32)
     if lock != 0:
-        found(chk, SPACE_LOCKED, node, space, lock - 1, moving)
+        found(chk, Fault.SPACE_LOCKED, node, space, lock - 1, moving)
     entries = ld32(u32_at(chk, K_ENTRIES, space))
     if (word & M32) != entries:
-        found(chk, SPACE_COUNT, node, word, entries, moving | (lock != 0))
+        found(chk, Fault.SPACE_COUNT, node, word, entries, moving | (lock != 0))
     return entries
 
 
@@ -172,11 +158,11 @@ def _check_edge(ctx, chk, node, length):
     edge, version, moving = get(chk, S_EDGE), get(chk, S_VERSION), get(chk, S_MOVING)
     line, capacity = edge & M32, lshr(edge, 32)
     if capacity <= 0 or capacity > MAX_EDGE:
-        found(chk, EDGE_WORD, node, edge, version, moving)
+        found(chk, Fault.EDGE_WORD, node, edge, version, moving)
         return
     use_extent(ctx, chk, node, line, (capacity + 3) >> 2)
     if length <= 0 or length > capacity:
-        found(chk, EDGE_LENGTH, node, length, capacity, moving)
+        found(chk, Fault.EDGE_LENGTH, node, length, capacity, moving)
     else:
         add(chk, N_UNIQUE, length)
 
@@ -189,7 +175,7 @@ def _check_suffix(ctx, chk, node):
         return
     target = link & M32
     if target == 0 or target >= get(chk, K_LISTED):
-        found(chk, SUFFIX_RANGE, node, link, get(chk, S_VERSION), get(chk, S_MOVING))
+        found(chk, Fault.SUFFIX_RANGE, node, link, get(chk, S_VERSION), get(chk, S_MOVING))
         return
     b = node_line(ctx, target)
     if lshr(ld64a(b + N_VERSION), 32) != lshr(link, 32):
@@ -198,7 +184,7 @@ def _check_suffix(ctx, chk, node):
     want = (tail & M31) | (lshr(tail, 32) << 32)
     if claim_of(ctx, target) == 0 or ld64(b + N_START) != want:
         moving = get(chk, S_MOVING) | in_motion(chk, target) | (ld64(b + N_GATE) != 0)
-        found(chk, SUFFIX_PATH, node, target, get(chk, S_VERSION), moving)
+        found(chk, Fault.SUFFIX_PATH, node, target, get(chk, S_VERSION), moving)
 
 
 @jit
@@ -206,7 +192,7 @@ def _check_node(ctx, chk, node):
     a = node_line(ctx, node)
     held = ld64(a + N_GATE)
     if _copy_node(ctx, chk, a) == 0:
-        found(chk, NODE_MOVED, node, 0, 0, 1)
+        found(chk, Fault.NODE_MOVED, node, 0, 0, 1)
         return
     moving = in_motion(chk, node) | (held != 0) | (ld64(a + N_GATE) != 0)
     put(chk, S_MOVING, moving)
@@ -223,7 +209,7 @@ def _check_node(ctx, chk, node):
     top = check_coverage(ctx, chk, node, length, internal)
     if entries == 0 and top < length:
         late = moving | (marks(chk, node) & M_TODO)
-        found(chk, NODE_EMPTY if top == 0 else TAIL_UNCOVERED, node, top, length, late)
+        found(chk, Fault.NODE_EMPTY if top == 0 else Fault.TAIL_UNCOVERED, node, top, length, late)
     _check_suffix(ctx, chk, node)
 
 

@@ -6,19 +6,13 @@ for its recovery. An open record is no damage.
 
 from __future__ import annotations
 
-from shmtrie.atomics import ld64, ld64a, lshr
+from shmtrie.atomics import ld32, ld64, ld64a, lshr
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.check_words import (
-    GATE_HELD,
-    GATE_STRAY,
-    GATE_UNLISTED,
     K_LANES,
     K_N_LANES,
     K_OPEN,
     L_NAMED,
-    LANE_LISTS,
-    LANE_OPEN,
-    LANE_WORDS,
     M_FREED,
     M_MADE,
     M_NAMED,
@@ -26,6 +20,7 @@ from shmtrie.kernels.check_words import (
     M_TODO,
     N_GATES,
     N_OPEN_LANES,
+    Fault,
     add,
     found,
     mark_line,
@@ -35,6 +30,7 @@ from shmtrie.kernels.check_words import (
 from shmtrie.kernels.context import (
     C_BASE,
     C_CLAIMS,
+    C_EXTENTS,
     C_N_LINES,
     C_N_NODES,
     C_NODE_CLAIMS,
@@ -43,9 +39,14 @@ from shmtrie.kernels.context import (
     put,
 )
 from shmtrie.layout import (
+    CHUNK_LINES,
+    GATE_CHUNKS,
     GATE_OWNER,
     GATE_SHARED,
+    GATES_A_CHUNK,
+    L_CHUNKS,
     L_GATES,
+    L_NCHUNKS,
     L_NGATES,
     L_NREDO,
     L_NTODO,
@@ -63,8 +64,11 @@ from shmtrie.layout import (
     LANE_GATES,
     LANE_LOG,
     LANE_TODO,
+    LINE,
+    LOG_A_CHUNK,
     LOG_CAS32,
     LOG_CHILD,
+    LOG_CHUNKS,
     LOG_FREE,
     LOG_KIND,
     LOG_UNLINK,
@@ -95,11 +99,36 @@ def _name(ctx, chk, address, bits):
         mark_line(ctx, chk, (address - lines) >> 2, L_NAMED)
 
 
+@inl
+def _first_chunk(k):
+    """Where the chunks of a list begin in the record's table of them."""
+    return 0 if k == 0 else GATE_CHUNKS + (k - 1) * LOG_CHUNKS
+
+
+@inl
+def _entry(ctx, r, k, i):
+    """Address of entry `i` of list `k` of a record (0 gates, 1 undo, 2 redo); 0 when it lies nowhere."""
+    at, base, size = (
+        (r + L_GATES, LANE_GATES, 8) if k == 0 else (r + (L_UNDO if k == 1 else L_REDO), LANE_LOG, 24)
+    )
+    if i < base:
+        return at + i * size
+    in_chunk = GATES_A_CHUNK if k == 0 else LOG_A_CHUNK
+    chunk = (i - base) // in_chunk + _first_chunk(k)
+    line = ld32(r + L_CHUNKS + chunk * 4)
+    if line == 0 or line + CHUNK_LINES - 1 > get(ctx, C_N_LINES):
+        return 0
+    return get(ctx, C_EXTENTS) + line * LINE + (i - base) % in_chunk * size
+
+
 @jit
-def _read_list(ctx, chk, entries, n, making):
+def _read_list(ctx, chk, r, k, n, making):
     """Mark what n entries of an undo or redo list name; `making`: the marks of a claim made meanwhile."""
-    for k in range(n):
-        e = entries + k * 24
+    for i in range(n):
+        e = _entry(ctx, r, k, i)
+        if e == 0:
+            found(chk, Fault.LANE_WORDS, (r - get(chk, K_LANES)) // LANE_BYTES, k, i, 0)
+            return
         word, old, new = ld64(e), ld64(e + 8), ld64(e + 16)
         kind, address = lshr(word, LOG_KIND), get(ctx, C_BASE) + (word & OFFSET_MASK)
         bits = M_NAMED
@@ -117,41 +146,55 @@ def _read_list(ctx, chk, entries, n, making):
 
 
 @inl
-def _length(r, field, limit):
-    """(length of a list, 1 if the word makes no sense)."""
-    n = ld64(r + field)
-    return (n, 0) if 0 <= n <= limit else (0, 1)
+def _length(ctx, chk, r, k):
+    """Length of a list, its chunks marked; -1 if the words make no sense."""
+    n, chunks = (
+        ld64(r + (L_NGATES if k == 0 else L_NUNDO if k == 1 else L_NREDO)),
+        ld64(r + L_NCHUNKS + k * 8),
+    )
+    if chunks < 0 or chunks > (GATE_CHUNKS if k == 0 else LOG_CHUNKS):
+        return -1
+    for i in range(chunks):
+        mark_line(ctx, chk, ld32(r + L_CHUNKS + (_first_chunk(k) + i) * 4), L_NAMED)
+    most = LANE_GATES + chunks * GATES_A_CHUNK if k == 0 else LANE_LOG + chunks * LOG_A_CHUNK
+    return n if 0 <= n <= most else -1
+
+
+@jit
+def _read_record(ctx, chk, lane, r):
+    op, word = ld64a(r + L_OP), ld64(r + L_PHASE)
+    phase = word & 0xFF
+    todo = ld64(r + L_NTODO)
+    gates, undo, redo = _length(ctx, chk, r, 0), _length(ctx, chk, r, 1), _length(ctx, chk, r, 2)
+    if gates < 0 or undo < 0 or redo < 0 or todo < 0 or todo > LANE_TODO or phase > PHASE_RELEASE:
+        found(chk, Fault.LANE_WORDS, lane, word, todo, 0)
+    for k in range(min(todo, LANE_TODO)):
+        mark_node(ctx, chk, ld64(r + L_TODO + k * 8), M_TODO)
+    change = ld64(r + L_SPACE_CHANGE)
+    if (op & 1) != 0 or phase != PHASE_IDLE:
+        put(chk, K_OPEN, get(chk, K_OPEN) | (1 << lane))
+        add(chk, N_OPEN_LANES, 1)
+        found(chk, Fault.LANE_OPEN, lane, phase, op, 1)
+    else:
+        chunks = ld64(r + L_NCHUNKS) + ld64(r + L_NCHUNKS + 8) + ld64(r + L_NCHUNKS + 16)
+        if gates + undo + redo + chunks + ld64(r + L_REDO_AT) != 0 or change != 0:
+            found(chk, Fault.LANE_LISTS, lane, gates | (undo << 32), redo | (chunks << 32), 0)
+    for i in range(gates):
+        e = _entry(ctx, r, 0, i)
+        if e != 0:
+            mark_node(ctx, chk, ld64(e), M_NAMED)
+    _read_list(ctx, chk, r, 1, undo, M_NAMED | M_MADE if phase == PHASE_UNDO else M_NAMED)
+    _read_list(ctx, chk, r, 2, redo, M_NAMED)
+    if change != 0:
+        mark_node(ctx, chk, ld64(r + L_SPACE), M_SPACE)
+        mark_node(ctx, chk, ld64(r + L_SPACE_VALUE) & M32, M_NAMED)
 
 
 @jit
 def read_records(ctx, chk):
     """Mark what the lanes' records name."""
     for lane in range(get(chk, K_N_LANES)):
-        r = get(chk, K_LANES) + lane * LANE_BYTES
-        op, word = ld64a(r + L_OP), ld64(r + L_PHASE)
-        phase = word & 0xFF
-        is_open = (op & 1) != 0 or phase != PHASE_IDLE
-        gates, x = _length(r, L_NGATES, LANE_GATES)
-        undo, y = _length(r, L_NUNDO, LANE_LOG)
-        redo, z = _length(r, L_NREDO, LANE_LOG)
-        todo, w = _length(r, L_NTODO, LANE_TODO)
-        if x + y + z + w != 0 or phase > PHASE_RELEASE:
-            found(chk, LANE_WORDS, lane, word, x + 2 * y + 4 * z + 8 * w, 0)
-        for k in range(todo):
-            mark_node(ctx, chk, ld64(r + L_TODO + k * 8), M_TODO)
-        if is_open:
-            put(chk, K_OPEN, get(chk, K_OPEN) | (1 << lane))
-            add(chk, N_OPEN_LANES, 1)
-            found(chk, LANE_OPEN, lane, phase, op, 1)
-        elif gates + undo + redo + ld64(r + L_REDO_AT) != 0 or ld64(r + L_SPACE_CHANGE) != 0:
-            found(chk, LANE_LISTS, lane, gates | (undo << 16) | (redo << 32), ld64(r + L_SPACE_CHANGE), 0)
-        for k in range(gates):
-            mark_node(ctx, chk, ld64(r + L_GATES + k * 8), M_NAMED)
-        _read_list(ctx, chk, r + L_UNDO, undo, M_NAMED | M_MADE if phase == PHASE_UNDO else M_NAMED)
-        _read_list(ctx, chk, r + L_REDO, redo, M_NAMED)
-        if ld64(r + L_SPACE_CHANGE) != 0:
-            mark_node(ctx, chk, ld64(r + L_SPACE), M_SPACE)
-            mark_node(ctx, chk, ld64(r + L_SPACE_VALUE) & M32, M_NAMED)
+        _read_record(ctx, chk, lane, get(chk, K_LANES) + lane * LANE_BYTES)
 
 
 @jit
@@ -164,10 +207,10 @@ def check_gate(chk, node, word):
     if 0 < owner <= MAX_LANES:
         holders |= 1 << (owner - 1)
     if owner > MAX_LANES or (holders & ~get(chk, K_OPEN)) != 0:
-        found(chk, GATE_STRAY, node, word, 0, 0)
+        found(chk, Fault.GATE_STRAY, node, word, 0, 0)
     elif (marks(chk, node) & M_NAMED) == 0:
-        found(chk, GATE_UNLISTED, node, word, 0, 0)
+        found(chk, Fault.GATE_UNLISTED, node, word, 0, 0)
     else:
-        found(chk, GATE_HELD, node, word, 0, 1)
+        found(chk, Fault.GATE_HELD, node, word, 0, 1)
     add(chk, N_GATES, 1)
     return 1

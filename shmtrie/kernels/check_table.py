@@ -6,18 +6,9 @@ from shmtrie.atomics import ctz, ld32, ld64, ld64a, lshr, st32
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.check_records import check_gate
 from shmtrie.kernels.check_words import (
-    BAD_ROOT,
-    ENTRY_DEAD,
-    ENTRY_PLACE,
-    ENTRY_RANGE,
-    ENTRY_TWICE,
-    FREE_HANGS,
-    HIGH_NODES,
     K_ENTRIES,
     K_LISTED,
     K_OWNERS,
-    KEY_TWICE,
-    LEAK_NODE,
     M_ENTRY,
     M_FREED,
     M_LIVE,
@@ -26,9 +17,7 @@ from shmtrie.kernels.check_words import (
     N_ENTRIES,
     N_LIVE,
     N_RECORDED,
-    NODE_GENERATION,
-    SPACE_RANGE,
-    SPACE_TWICE,
+    Fault,
     add,
     found,
     in_motion,
@@ -105,7 +94,7 @@ def _own_space(chk, node, space, bits):
     if other < 0 or (marks(chk, other) & M_MADE) != 0:
         st32(at, node + 1)
     elif (bits & M_MADE) == 0:
-        found(chk, SPACE_TWICE, node, space, other, in_motion(chk, node) | in_motion(chk, other))
+        found(chk, Fault.SPACE_TWICE, node, space, other, in_motion(chk, node) | in_motion(chk, other))
 
 
 @jit
@@ -121,15 +110,15 @@ def _read_slot(ctx, chk, node, listed):
     moving = in_motion(chk, node) | check_gate(chk, node, ld64(a + N_GATE))
     if generation == 0:  # never used: it will own the space of its own number
         if claim != 0 and (bits & M_NAMED) == 0:
-            found(chk, NODE_GENERATION, node, begin, tail, moving)
+            found(chk, Fault.NODE_GENERATION, node, begin, tail, moving)
         space = node
     else:
         space = lshr(tail, 32)
         if space == 0 or space >= listed:
-            found(chk, SPACE_RANGE, node, space, version, moving)
+            found(chk, Fault.SPACE_RANGE, node, space, version, moving)
             space = -1
         if claim == 0 and hangs:
-            found(chk, FREE_HANGS, node, lshr(begin, 32), version, moving)
+            found(chk, Fault.FREE_HANGS, node, lshr(begin, 32), version, moving)
     if space >= 0:
         _own_space(chk, node, space, bits)
     if claim == 0:
@@ -140,7 +129,7 @@ def _read_slot(ctx, chk, node, listed):
     elif (bits & (M_MADE | M_FREED | M_NAMED)) != 0:
         add(chk, N_RECORDED, 1)
     elif generation != 0:
-        found(chk, LEAK_NODE, node, claim, version, moving)
+        found(chk, Fault.LEAK_NODE, node, claim, version, moving)
 
 
 @jit
@@ -150,7 +139,7 @@ def read_slots(ctx, chk):
     tail, version, begin = ld64(root + N_TAIL), ld64(root + N_VERSION), ld64(root + N_START)
     is_root = tail == INTERNAL and version == 1 << 32 and begin == -1 << 32 and claim_of(ctx, 0) == M32
     if not is_root or ld64(root + N_EDGE) != 0 or ld64(root + N_COVERAGE) != 0:
-        found(chk, BAD_ROOT, 0, tail, version, 0)
+        found(chk, Fault.BAD_ROOT, 0, tail, version, 0)
     mark_node(ctx, chk, 0, M_LIVE)
     check_gate(chk, 0, ld64(root + N_GATE))
     st32(u32_at(chk, K_OWNERS, 0), 1)
@@ -158,7 +147,7 @@ def read_slots(ctx, chk):
     claimed = _highest(ctx)
     total = get(ctx, C_N_NODES)
     if high < claimed or high > total:
-        found(chk, HIGH_NODES, claimed - 1, high, total, in_motion(chk, claimed - 1))
+        found(chk, Fault.HIGH_NODES, claimed - 1, high, total, in_motion(chk, claimed - 1))
     listed = min(max(high, claimed), total)
     put(chk, K_LISTED, listed)
     for node in range(1, listed):
@@ -195,7 +184,7 @@ def _check_entry(ctx, chk, bucket, word):
     node = word & M32
     total = get(ctx, C_N_NODES)
     if node == 0 or node >= total:
-        found(chk, ENTRY_RANGE, (bucket - get(ctx, C_CHILDREN)) // LINE, word, 0, 0)
+        found(chk, Fault.ENTRY_RANGE, (bucket - get(ctx, C_CHILDREN)) // LINE, word, 0, 0)
         return
     a = node_line(ctx, node)
     version = ld64a(a + N_VERSION)
@@ -204,23 +193,23 @@ def _check_entry(ctx, chk, bucket, word):
     has, local = first_of(ctx, a)
     moving = in_motion(chk, node) | (ld64(a + N_GATE) != 0)
     if claim_of(ctx, node) == 0 or space >= total or has == 0:
-        found(chk, ENTRY_DEAD, node, word, version, moving)
+        found(chk, Fault.ENTRY_DEAD, node, word, version, moving)
         return
     add(chk, N_ENTRIES, 1)
     st32(u32_at(chk, K_ENTRIES, space), ld32(u32_at(chk, K_ENTRIES, space)) + 1)
     h = child_hash(get(ctx, C_SEED), space, local)
     home, other = home_bucket(ctx, h), other_bucket(ctx, h)
     if (word & ~M32) != child_tag(h) or (bucket != home and bucket != other):
-        found(chk, ENTRY_PLACE, node, word, version, moving)
+        found(chk, Fault.ENTRY_PLACE, node, word, version, moving)
         return
     if (marks(chk, node) & M_ENTRY) != 0:
-        found(chk, ENTRY_TWICE, node, word, version, moving)
+        found(chk, Fault.ENTRY_TWICE, node, word, version, moving)
     mark_node(ctx, chk, node, M_ENTRY)
     twin = _same_key(ctx, home, child_tag(h), node, begin, local)
     if twin == 0:
         twin = _same_key(ctx, other, child_tag(h), node, begin, local)
     if twin > node:
-        found(chk, KEY_TWICE, node, twin, version, moving | in_motion(chk, twin))
+        found(chk, Fault.KEY_TWICE, node, twin, version, moving | in_motion(chk, twin))
 
 
 @jit

@@ -6,7 +6,11 @@ Nothing of the segment is written. Kernels get the address of the array as `chk`
 
 from __future__ import annotations
 
-from shmtrie.atomics import pl8, pl64, ps8, ps64
+from enum import IntEnum
+
+from numba import types
+
+from shmtrie.atomics import lshr, pl8, pl64, ps8, ps64
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.context import C_N_LINES, C_N_NODES, get, put
 
@@ -64,73 +68,76 @@ M_LIVE, M_NAMED, M_MADE, M_FREED, M_TODO, M_ENTRY, M_SPACE = 1, 2, 4, 8, 16, 32,
 # marks of a line
 L_USED, L_NAMED = 1, 2
 
-# what can be found; texts and consequences are in shmtrie/verify_text.py
-(
-    BAD_ROOT,
-    HIGH_NODES,
-    ENTRY_RANGE,
-    ENTRY_DEAD,
-    ENTRY_PLACE,
-    ENTRY_TWICE,
-    NODE_UNREACHED,
-    PARENT_NONE,
-    PARENT_DEAD,
-    PARENT_END,
-    KEY_TWICE,
-    NOT_INTERNAL,
-    SPACE_RANGE,
-    SPACE_TWICE,
-    SPACE_OWNER,
-    SPACE_COUNT,
-    SPACE_LOCKED,
-    EDGE_WORD,
-    EDGE_LENGTH,
-    EXTENT_RANGE,
-    EXTENT_CLASS,
-    EXTENT_UNCLAIMED,
-    EXTENT_SHARED,
-    COVER_HEAD,
-    WORD_TWICE,
-    WORD_EMPTY,
-    WORD_START,
-    WORD_LONG,
-    WORD_FLAGS,
-    WORD_SLOT,
-    WORD_FREE_SLOT,
-    NODE_EMPTY,
-    TAIL_UNCOVERED,
-    ALIAS_HEAD,
-    ALIAS_SLOT_BAD,
-    ALIAS_TWICE,
-    ALIAS_MISSING,
-    ALIAS_UNFLAGGED,
-    ALIAS_SHORT,
-    LEAK_NODE,
-    LEAK_EXTENT,
-    CLAIM_PLACE,
-    SPAN_TAILS,
-    SPAN_TURNING,
-    SPAN_CLASS,
-    SPAN_USED,
-    SUFFIX_RANGE,
-    SUFFIX_PATH,
-    GATE_STRAY,
-    GATE_UNLISTED,
-    GATE_HELD,
-    LANE_OPEN,
-    LANE_LISTS,
-    LANE_WORDS,
-    NODE_GENERATION,
-    FREE_HANGS,
-    NODE_MOVED,
-) = range(57)
-N_CODES = 64
-KEPT = 64  # rows of one kind
+KEPT = 64  # rows of one kind that are written
+
+
+class Fault(IntEnum):
+    """What can be found; texts and consequences are in shmtrie/verify_text.py."""
+
+    BAD_ROOT = 0
+    HIGH_NODES = 1
+    ENTRY_RANGE = 2
+    ENTRY_DEAD = 3
+    ENTRY_PLACE = 4
+    ENTRY_TWICE = 5
+    NODE_UNREACHED = 6
+    PARENT_NONE = 7
+    PARENT_DEAD = 8
+    PARENT_END = 9
+    KEY_TWICE = 10
+    NOT_INTERNAL = 11
+    SPACE_RANGE = 12
+    SPACE_TWICE = 13
+    SPACE_OWNER = 14
+    SPACE_COUNT = 15
+    SPACE_LOCKED = 16
+    EDGE_WORD = 17
+    EDGE_LENGTH = 18
+    EXTENT_RANGE = 19
+    EXTENT_CLASS = 20
+    EXTENT_UNCLAIMED = 21
+    EXTENT_SHARED = 22
+    COVER_HEAD = 23
+    WORD_TWICE = 24
+    WORD_EMPTY = 25
+    WORD_START = 26
+    WORD_LONG = 27
+    WORD_FLAGS = 28
+    WORD_SLOT = 29
+    WORD_FREE_SLOT = 30
+    NODE_EMPTY = 31
+    TAIL_UNCOVERED = 32
+    ALIAS_HEAD = 33
+    ALIAS_SLOT_BAD = 34
+    ALIAS_TWICE = 35
+    ALIAS_MISSING = 36
+    ALIAS_UNFLAGGED = 37
+    ALIAS_SHORT = 38
+    LEAK_NODE = 39
+    LEAK_EXTENT = 40
+    CLAIM_PLACE = 41
+    SPAN_TAILS = 42
+    SPAN_TURNING = 43
+    SPAN_CLASS = 44
+    SPAN_USED = 45
+    SUFFIX_RANGE = 46
+    SUFFIX_PATH = 47
+    GATE_STRAY = 48
+    GATE_UNLISTED = 49
+    GATE_HELD = 50
+    LANE_OPEN = 51
+    LANE_LISTS = 52
+    LANE_WORDS = 53
+    NODE_GENERATION = 54
+    FREE_HANGS = 55
+    NODE_MOVED = 56
+
+
+N_FAULTS = 57
 
 
 @jit
-def found(chk, code, subject, x, y, moving):
-    """Enter a finding; beyond the first few of a kind they are only counted. There is room for N_CODES * KEPT."""
+def _enter(chk, code, subject, x, y, moving):
     totals = get(chk, K_TOTALS) + code * 8
     ps64(totals, pl64(totals) + 1)
     n = get(chk, K_FOUND)
@@ -140,8 +147,17 @@ def found(chk, code, subject, x, y, moving):
         ps64(row + 8, subject)
         ps64(row + 16, x)
         ps64(row + 24, y)
-        ps64(row + 32, 1 if moving != 0 else 0)
+        ps64(row + 32, moving)
         put(chk, K_FOUND, n + 1)
+
+
+@inl
+def found(chk, code, subject, x, y, moving):
+    """Enter a finding; beyond the first few of a kind they are only counted.
+
+    numba compiles a function anew for every constant it is called with: the shifts hide them.
+    """
+    _enter(chk, types.int64(code), lshr(subject, 0), lshr(x, 0), lshr(y, 0), 1 if moving != 0 else 0)
 
 
 @inl

@@ -1,4 +1,4 @@
-"""The kernel part of `stats`: what live nodes hold, and how much of their extents they fill. Read-only, bounded.
+"""The kernel part of `stats`: what live nodes hold, how much of their extents they fill. Read-only, bounded.
 
 Beside writers the sums are those of nodes read one after the other, each as it stood at some moment.
 """

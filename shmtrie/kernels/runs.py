@@ -1,8 +1,8 @@
-"""The kernel part of a dump: nodes, their order, who covers them, and the runs of one rank. Read-only, bounded.
+"""The kernel part of a dump: nodes, their order, who covers them, the runs of one rank. Read-only, bounded.
 
-First all live nodes are listed, each as it stood at one version; whatever is read of a node later counts only if it
-still stands at that version. So what is left is a tree that stood at one instant, between the first pass and the
-second; what writers change meanwhile is missing, and everything below it.
+First all live nodes are listed, each as it stood at one version; whatever is read of a node later counts only
+if it still stands at that version. So what is left is a tree that stood at one instant, between the first and
+the second pass; what writers change meanwhile is missing, and everything below it.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def list_nodes(ctx, rows, room):
 
 @entry("int64(int64, int64, int64, int64, int64, int64)")
 def preorder(children, first, count, sequence, stack, n):
-    """Order rows so that parents come first and siblings as they are given; the number of rows below the root.
+    """Order rows so that parents come first, siblings as they are given; the number of rows below the root.
 
     Parameters
     ----------

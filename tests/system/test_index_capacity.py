@@ -51,16 +51,16 @@ def fill(writer: Writer, put: Put) -> list[list[int]]:
         return chains
 
 
-def empty(writer: Writer, n: int, order: int) -> None:
-    """Remove all that n puts stored, in one of several orders; their external hashes are put * 10,000 + i."""
-    every = (np.arange(n)[:, None] * 10_000 + np.arange(5_000)).astype(np.uint64)
+def empty(writer: Writer, chains: list[list[int]], order: int) -> None:
+    """Remove all that puts stored, in one of several orders; external hashes are put * 10,000 + i."""
+    every = [np.arange(len(c), dtype=np.uint64) + np.uint64(i * 10_000) for i, c in enumerate(chains)]
     if order == 0:
         writer.clear(1)
     elif order == 1:
         for hashes in every[::-1]:
             writer.remove(1, hashes)
     elif order == 2:
-        writer.remove(1, every.ravel())
+        writer.remove(1, np.random.default_rng(2).permutation(np.concatenate(every)))
     else:
         writer.remove_worker(1)
 
@@ -70,6 +70,9 @@ def empty(writer: Writer, n: int, order: int) -> None:
 def test_nodes(nodes: int) -> None:
     """Node ids end at no round number; every way to need one more is refused."""
     with open_index(Capacity(blocks=100, workers=4, lanes=2, nodes=nodes)) as index, index.writer() as w:
+        for rank in (2, 3):
+            w.store(rank, None, [5], [5])
+            w.clear(rank)
         for k in range(nodes):
             w.store(1, None, [k, 100], [2 * k, 2 * k + 1])
         queries = [[k, 100, 200] for k in range(nodes)] + [[0, 7], [99]]
@@ -95,7 +98,8 @@ def test_nodes(nodes: int) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ extents
-LENGTHS = {"short": (4, 4), "long": (MAX_EDGE, MAX_EDGE), "very long": (5_000, 5_000), "mixed": (1, 3_000)}
+LINES = 8 * SPAN_LINES
+LENGTHS = {"short": (4, 4), "long": (MAX_EDGE, MAX_EDGE), "very long": (5_000, 5_000), "mixed": (1, 120)}
 
 
 def put_chain(length: str) -> Put:
@@ -114,7 +118,7 @@ def put_chain(length: str) -> Put:
 @pytest.mark.parametrize("length", LENGTHS)
 def test_extents(length: str) -> None:
     """Fill, empty and fill again with the same: as many fit each time, whatever was removed how."""
-    capacity = Capacity(blocks=4_000, workers=4, lanes=2, nodes=4_000, extents=4 * SPAN_LINES)
+    capacity = Capacity(blocks=4_000, workers=4, lanes=2, nodes=9_000, extents=LINES)
     with open_index(capacity) as index, index.writer() as w:
         put, counts = put_chain(length), []
         for order in (0, 1, 2, 3, 0):
@@ -122,25 +126,25 @@ def test_extents(length: str) -> None:
             counts.append(len(chains))
             before = contents(index, chains[-40:])
             used, total = refused(lambda: put(w, counts[-1]), "extents")  # noqa: B023
-            assert used == claimed(index)[1] and total == 4 * SPAN_LINES
+            assert used == claimed(index)[1] and total == LINES
             assert changed(before, contents(index, chains[-40:])) == []
             assert [scores(index, c) for c in chains] == [{(1, 0): len(c)} for c in chains]
             assert_valid(index)
-            empty(w, len(chains), order)
+            empty(w, chains, order)
             assert claimed(index) == (0, 0, 0), f"after emptying in order {order}"
         assert len(set(counts)) == 1, counts
-        assert counts[0] * LENGTHS[length][1] > 8_000
+        assert sum(map(len, chains)) > LINES * 4 * (0.4 if length == "mixed" else 0.7)
 
 
 def test_shift_of_edge_lengths() -> None:
     """A segment that was full of edges of one length is full of another one's next, in any order."""
-    capacity = Capacity(blocks=4_000, workers=4, lanes=2, nodes=4_200, extents=4 * SPAN_LINES)
+    capacity = Capacity(blocks=4_000, workers=4, lanes=2, nodes=9_000, extents=LINES)
     first: dict[str, int] = {}
     with open_index(capacity) as index, index.writer() as w:
         for round_, length in enumerate([*LENGTHS, *reversed(LENGTHS), "short", "very long", "mixed"]):
-            n = len(fill(w, put_chain(length)))
-            assert first.setdefault(length, n) == n
-            empty(w, n, round_ % 4)
+            chains = fill(w, put_chain(length))
+            assert len(chains) >= first.setdefault(length, len(chains)), length
+            empty(w, chains, round_ % 4)
             assert claimed(index) == (0, 0, 0)
 
 
@@ -155,6 +159,9 @@ def test_every_need_for_an_extent() -> None:
     with open_index(capacity) as index, index.writer() as w:
         for rank in range(2, 5):  # three ranks fit a node without a list
             w.store(rank, None, [TOP, 2, 3, 4], [71, 72, 73, 74])
+        for rank in (5, 6):
+            w.store(rank, None, [5], [5])
+            w.clear(rank)
         n = extents_full(w)
         queries = [[i, 1, 2, 3, 4] for i in range(n)][-50:] + [[TOP, 2, 3, 4, 5], [TOP, 2, 9]]
         calls: dict[str, Callable[[], Any]] = {
@@ -171,7 +178,7 @@ def test_every_need_for_an_extent() -> None:
             assert (used, total) == (claimed(index)[1], SPAN_LINES), name
             assert changed(before, contents(index, queries)) == [], name
             assert_valid(index)
-        w.remove(1, range(10_000, 10_004))
+        w.remove(1, [*range(10_000, 10_004), *range(20_000, 20_004)])  # the hashes, and who has them
         calls["own hashes"]()
         assert details(index, [0, 1, 2, 3]) == {(1, 0): (4, 3), (6, 0): (4, 84)}
         assert_valid(index)
@@ -189,7 +196,7 @@ def test_a_split_may_stay() -> None:
         refused(lambda: w.store(2, 1, [9], [9]), "extents")
         assert shown(index, queries) == before
         assert_valid(index)
-        w.remove(2, [0])
+        w.remove(2, range(4))
         w.clear(1)
         assert claimed(index) == (0, 0, 0)
 
@@ -199,6 +206,8 @@ def test_children() -> None:
     """The bucket of the child table that keys of bad luck share; others still have room."""
     rng = np.random.default_rng(3)
     with open_index(Capacity(blocks=100, workers=4, lanes=2, nodes=16)) as index, index.writer() as w:
+        w.store(2, None, [1], [1])
+        w.clear(2)
         bucket, kept = index.segment.view("children")[0], list[int]()
         for _ in range(3):
             for local in map(int, rng.integers(0, 2**64, 4_000, np.uint64)):
@@ -284,12 +293,12 @@ def test_lanes() -> None:
 @pytest.mark.parametrize("nodes", [4_090, 4_096, 4_100, 9_000])
 def test_a_store_over_many_nodes(nodes: int) -> None:
     """More nodes than a lane's record lists at once: stored as a whole."""
-    capacity = Capacity(blocks=40_000, workers=4, lanes=2, nodes=2 * nodes + 10, extents=40 * SPAN_LINES)
+    capacity = Capacity(blocks=40_000, workers=4, lanes=2, nodes=2 * nodes + 10, extents=240 * SPAN_LINES)
     with open_index(capacity) as index, index.writer() as w:
         for i in range(nodes):  # nodes of one block: a branch below each makes it internal
             w.store(1, None if i == 0 else i - 1, [7], [i])
             w.store(1, i, [8], [100_000 + i])
-        assert claimed(index)[0] == 2 * nodes
+        assert claimed(index)[0] == 2 * nodes - 1
         w.store(2, None, [7] * nodes, np.arange(nodes))
         w.store(3, None, [7] * nodes, np.arange(nodes) + TOP // 2)  # all of them by other names
         assert scores(index, [7] * (nodes + 1)) == {(r, 0): nodes for r in (1, 2, 3)}
@@ -303,7 +312,7 @@ def test_a_store_over_many_nodes(nodes: int) -> None:
 
 # ------------------------------------------------------------------------------------------------ all together
 TINY = {
-    "nodes": Capacity(blocks=100, workers=64, lanes=4, nodes=12),
+    "nodes": Capacity(blocks=100, workers=64, lanes=4, nodes=6),
     "extents": Capacity(blocks=100, workers=64, lanes=4, nodes=500, extents=1),
     "ranks": Capacity(blocks=2_000, workers=3, lanes=4),
 }
@@ -325,8 +334,8 @@ def test_streams_in_a_tiny_segment(table: str, kind: str) -> None:
     outcomes = run_stream(
         opened, 11, kind, kind == "clean", tolerate=["CapacityExceeded"], steps=150, shrink_seconds=0.0
     )
-    assert outcomes["store", "ok"] > 50
-    assert outcomes["store", "CapacityExceeded"] > 5 or table == "extents"
+    assert outcomes["store", "ok"] > 40
+    assert outcomes["store", "CapacityExceeded"] > 0 or table == "extents"
 
 
 class Both:
