@@ -159,22 +159,23 @@ class WriterContext(Context):
 
     # ------------------------------------------------------------------------------------------ growth
     def grow(self, need: int) -> None:
-        """Make room for `need` more entries in the lookup and in the alias table."""
-        w = self.words
-        used, lines = self.get(c.C_LOOKUP_USED), self.get(c.C_LOOKUP_MASK) + 1
-        if used + self.get(c.C_LOOKUP_TOMBS) + need > lines * _LOOKUP_FILL:
-            while used + need > lines * (_LOOKUP_FILL - 1):
+        """Make room for `need` more entries in the lookup."""
+        self._grow(c.C_LOOKUP, need, _LOOKUP_FILL, batch.lookup_move)
+        self.words[c.C_ORPHANS] = 0
+
+    def grow_aliases(self, need: int) -> None:
+        """Make room for `need` more entries in the lookup of aliases."""
+        self._grow(c.C_ALIASES, need, _ALIAS_FILL, batch.aliases_move)
+
+    def _grow(self, index: int, need: int, fill: int, kernel: Any) -> None:
+        """Rehash a table for `need` more entries; behind its address stand mask, used, tombstones."""
+        lines, used, tombs = self.get(index + 1) + 1, self.get(index + 2), self.get(index + 3)
+        if used + tombs + need > lines * fill:
+            while used + need > lines * (fill - 1):
                 lines *= 2
-            self._move(c.C_LOOKUP, lines, batch.lookup_move)
-        used, lines = self.get(c.C_ALIASES_USED), self.get(c.C_ALIASES_MASK) + 1
-        if used + self.get(c.C_ALIASES_TOMBS) + need > lines * _ALIAS_FILL:
-            while used + need > lines * 2:
-                lines *= 2
-            self._move(c.C_ALIASES, lines, batch.aliases_move)
-        w[c.C_ORPHANS] = 0
+            self._move(index, lines, kernel)
 
     def _move(self, index: int, lines: int, kernel: Any) -> None:
-        """Rehash a table into `lines` lines; the words behind its address are mask, used, tombstones."""
         old, old_address, old_lines = self._owned[index], self.get(index), self.get(index + 1) + 1
         self.area(index, lines * LINE)
         self.words[index + 1] = lines - 1

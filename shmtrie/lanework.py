@@ -99,6 +99,8 @@ class LaneWork:
             status = batch.apply_event(context.address, *arguments)
             if status == c.GROW:
                 context.grow(context.get(c.C_NEEDED))
+            elif status == c.GROW_ALIASES:
+                context.grow_aliases(context.get(c.C_NEEDED))
             elif status == c.SCRATCH:
                 context.grow_seen(context.get(c.C_NEEDED))
             elif status == c.ROWS:
@@ -120,7 +122,7 @@ class LaneWork:
                     return EventStatus.BUSY
                 time.sleep(pause * random.uniform(0.5, 1.5))
                 pause = min(pause * 2, 2e-3)
-            elif status not in (c.GROW, c.SCRATCH, c.ROWS):
+            elif status not in (c.GROW, c.GROW_ALIASES, c.SCRATCH, c.ROWS):
                 return EventStatus(status)
 
     def describe(self, status: EventStatus, parts: EventParts) -> str:

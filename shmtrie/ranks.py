@@ -101,6 +101,7 @@ class RankRegistry:
         blocks = int(batch.covered_blocks(context.address, slot))
         self._states["blocks"][slot] = blocks
         context.grow(blocks)
+        context.grow_aliases(blocks)
         batch.adopt_slot(context.address, slot)
         context.map_rank(rank.worker_id, rank.dp_rank, slot, self._generation(slot))
 

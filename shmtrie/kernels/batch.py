@@ -7,9 +7,6 @@ from shmtrie.kernels.alias_lookup import alias_entries_rehash, alias_entry_put
 from shmtrie.kernels.build import entry, inl, jit
 from shmtrie.kernels.context import (
     BUSY,
-    C_ALIASES_MASK,
-    C_ALIASES_TOMBS,
-    C_ALIASES_USED,
     C_HEADER_EPOCH,
     C_LANE,
     C_LOOKUP_MASK,
@@ -19,6 +16,7 @@ from shmtrie.kernels.context import (
     C_SEEN_MASK,
     C_STATES,
     GROW,
+    GROW_ALIASES,
     NO_BLOCK,
     OK,
     RETIRED,
@@ -59,6 +57,7 @@ from shmtrie.layout import (
 
 STORE, REMOVE, CLEAR = 1, 2, 3
 EVENTS, STORED, REMOVED = (COUNTERS.index(x) for x in ("events", "blocks_stored", "blocks_removed"))
+HELD_UP = COUNTERS.index("busy")
 REJECTED = COUNTERS.index("rejected_parent") - 1  # + status
 
 
@@ -68,9 +67,6 @@ def _room(ctx, kind, n):
     if kind != STORE:
         return OK
     if get(ctx, C_LOOKUP_USED) + get(ctx, C_LOOKUP_TOMBS) + n > (get(ctx, C_LOOKUP_MASK) + 1) * 7:
-        put(ctx, C_NEEDED, n)
-        return GROW
-    if get(ctx, C_ALIASES_USED) + get(ctx, C_ALIASES_TOMBS) + n > (get(ctx, C_ALIASES_MASK) + 1) * 3:
         put(ctx, C_NEEDED, n)
         return GROW
     if 2 * n > get(ctx, C_SEEN_MASK) + 1:
@@ -136,12 +132,16 @@ def apply_one(ctx, kind, worker_id, dp_rank, has_parent, parent, local, external
         count(ctx, REMOVED, n)
     else:
         status, _ = sweep(ctx, slot, 1)
-    finish(ctx)
-    if status == ROWS:
-        return ROWS
+    if status == ROWS or status == GROW_ALIASES:
+        finish(ctx)
+        return status
+    # inside the operation: afterwards the slot may be another rank's
     _mark(ctx, slot, kind, status, event_id, has_event_id)
+    finish(ctx)
     count(ctx, EVENTS, 1)
-    if status != OK:
+    if status == BUSY:
+        count(ctx, HELD_UP, 1)
+    elif status != OK:
         count(ctx, REJECTED + status, 1)
     return status
 

@@ -236,7 +236,8 @@ def claim_lines(ctx, lines):
             have = word & 0xFFFF
             if have < size or have > SPAN_LINES or ((word >> SPAN_CONVERTING) & 0xFF) != 0:
                 continue
-            # a hint may be from before its span was turned: it has to be a place of an extent of the class it has now
+            # a hint may be from before its span was turned: it has to be a place of an extent of the class
+            # it has now
             place = (line - 1) & (SPAN_LINES - 1)
             if place % have != 0 or place + have > SPAN_LINES:
                 continue

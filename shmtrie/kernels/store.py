@@ -13,14 +13,19 @@ from shmtrie.kernels.build import jit
 from shmtrie.kernels.context import (
     BAD_SEQUENCE,
     BUSY,
+    C_ALIASES_MASK,
+    C_ALIASES_TOMBS,
+    C_ALIASES_USED,
     C_N_CUTS,
     C_N_TOUCHED,
+    C_NEEDED,
     C_REST,
     C_SEEN,
     C_SEEN_MASK,
     C_SEEN_STAMP,
     C_SPLIT_NODE,
     C_STATES,
+    GROW_ALIASES,
     NO_PARENT,
     OK,
     RETRY,
@@ -35,10 +40,12 @@ from shmtrie.kernels.plan import (
     CREDIT,
     FRESH,
     T_FLAGS,
+    T_HI,
     T_LO,
     T_LOW,
     T_NEW,
     T_NODE,
+    T_TAIL,
     X_DEPTH,
     X_LOW,
     X_NODE,
@@ -85,6 +92,23 @@ def repeats(ctx, has_parent, parent, external, n):
                 return 1
             k = (k + 1) & mask
         ps64(table + k * 8, (stamp << 21) | i)
+    return 0
+
+
+@jit
+def _alias_room(ctx):
+    """1 when the alias table has room for what the plan enters there, else 0 and the need.
+
+    A node that gets its first alias enters all that the rank covers in it.
+    """
+    need = 0
+    for k in range(get(ctx, C_N_TOUCHED)):
+        if (row_get(ctx, k, T_FLAGS) & ALIAS) != 0:
+            start = ld64(node_at(ctx, row_get(ctx, k, T_NODE)) + N_START) & M32
+            need += max(row_get(ctx, k, T_HI), row_get(ctx, k, T_TAIL) & M31) - start
+    if get(ctx, C_ALIASES_USED) + get(ctx, C_ALIASES_TOMBS) + need <= (get(ctx, C_ALIASES_MASK) + 1) * 3:
+        return 1
+    put(ctx, C_NEEDED, need)
     return 0
 
 
@@ -169,8 +193,9 @@ def _execute(ctx, slot, local, external, n):
 
 @jit
 def store(ctx, slot, has_parent, parent, local, external, n):
-    """Apply one store event of a rank; OK, NO_PARENT, BAD_SEQUENCE, FULL, BUSY or ROWS (nothing has
-    changed then).
+    """Apply one store event of a rank; OK, NO_PARENT, BAD_SEQUENCE, FULL, BUSY, ROWS or GROW_ALIASES.
+
+    Unless it is OK nothing has changed.
 
     Parameters
     ----------
@@ -202,6 +227,8 @@ def store(ctx, slot, has_parent, parent, local, external, n):
         if status == OK:
             status = find_moved(ctx, slot, above, above_depth, external, n)
         at(ctx, Site.STORE_PLANNED)
+        if status == OK and _alias_room(ctx) == 0:
+            return GROW_ALIASES
         if status == OK:
             if get(ctx, C_N_TOUCHED) == 0 and get(ctx, C_N_CUTS) == 0 and get(ctx, C_REST) == n:
                 count(ctx, DUPLICATES, 1)

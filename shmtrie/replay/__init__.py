@@ -1,8 +1,8 @@
 """Offline replay of request traces through an index: simulated engines, writer and router processes.
 
 Modules, from the bottom: `trace` (files, generator), `blocks` (cutting, hashes), `eventlog`, `engine`
-(caches), `routing` (choices), `check` (the model), `messages`, `tasks` and `processes` (who does what
-where), `sources` (the index), `config`, `report`, `plot`, `run`.
+(caches), `routing` (choices), `config`, `fleet` (all engines), `check` (the model), `messages`, `tasks`,
+`sources` (the index) and `processes` (who does what where), `report`, `tally`, `plot`, `run`.
 """
 
 from .config import ReplayConfig

@@ -30,6 +30,8 @@ class Ask(NamedTuple):
         Milliseconds; blocks per millisecond and worker.
     full : bool
         Whether the whole answers are wanted back, for the check.
+    again : bool
+        Whether to ask everything once more, for the latency of repeated finds.
     """
 
     numbers: I64
@@ -40,6 +42,7 @@ class Ask(NamedTuple):
     now: float
     rate: float
     full: bool
+    again: bool
 
 
 class Answers(NamedTuple):
@@ -49,8 +52,8 @@ class Answers(NamedTuple):
     ----------
     chosen, depths : ndarray of int64, shape (n,)
         The worker for each request and the blocks of the prompt that it holds, by the index.
-    nanoseconds : ndarray of int64, shape (n,)
-        Duration of each `find_matches` call.
+    nanoseconds, again : ndarray of int64, shape (n,)
+        Duration of each `find_matches` call, and of its repetition; the latter empty if not wanted.
     offsets, workers, scores : ndarray of int64, uint64, uint32
         Answer i is the slice ``offsets[i]:offsets[i + 1]`` of the two others; empty if not wanted.
     """
@@ -58,6 +61,7 @@ class Answers(NamedTuple):
     chosen: I64
     depths: I64
     nanoseconds: I64
+    again: I64
     offsets: I64
     workers: U64
     scores: npt.NDArray[np.uint32]
@@ -100,12 +104,13 @@ class Applied(NamedTuple):
     ----------
     statuses : list of ndarray of uint8
         `EventStatus` per event for every command; empty for `RemoveWorker`.
-    seconds : float
-        Time inside the calls of the index.
+    seconds, cpu_seconds : float
+        Time inside the calls of the index: by the clock, and running on a processor.
     busy_retries : int
         Events, and removals of workers, that were tried again because another lane was in the way.
     """
 
     statuses: list[npt.NDArray[np.uint8]]
     seconds: float
+    cpu_seconds: float
     busy_retries: int

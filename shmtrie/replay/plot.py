@@ -69,7 +69,7 @@ def _latencies(axis: Any, report: ReplayReport) -> None:
     axis.set(title="find_matches, all routers", xlabel="microseconds", ylabel="share of calls", ylim=(0, 1))
     if drawn:
         axis.set_xscale("log")
-        axis.legend(title="writers", loc="lower right")
+        axis.legend(loc="lower right")
 
 
 def _load(axis: Any, report: ReplayReport) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -68,12 +69,14 @@ class PolicyResult:
 
 @dataclass(frozen=True)
 class RouterResult:
-    """One router: latencies while nobody wrote, and beside writers that applied events.
+    """One router: latencies of the finds that decided, of the same repeated, and of that beside writers.
 
-    `give_ups` are finds that stopped early because writers kept changing their path.
+    The first two are from moments without writers; deciding finds meet cold caches. `give_ups` are finds
+    that stopped early because writers kept changing their path.
     """
 
-    idle: LatencySummary
+    deciding: LatencySummary
+    repeated: LatencySummary
     beside: LatencySummary
     above_length: int
     give_ups: int
@@ -87,6 +90,7 @@ class WriterResult:
     events: int
     blocks: int
     seconds: float
+    cpu_seconds: float
     rejected: dict[str, int]
     busy_retries: int
 
@@ -99,6 +103,11 @@ class WriterResult:
     def blocks_per_second(self) -> float:
         """Blocks, stored and removed, per second of time inside the index."""
         return self.blocks / self.seconds if self.seconds else 0.0
+
+    @property
+    def events_per_cpu_second(self) -> float:
+        """Events per second on a processor; above the other where writers have to share one."""
+        return self.events / self.cpu_seconds if self.cpu_seconds else 0.0
 
 
 @dataclass(frozen=True)
@@ -146,7 +155,7 @@ class ReplayReport:
     timeline : Timeline
         For the plot.
     latencies : dict of str to ndarray of int64
-        All durations, ns, by ``"idle"`` and ``"beside"``; not in the JSON.
+        All durations, ns, by the names of `RouterResult`; not in the JSON.
     """
 
     options: dict[str, Any]
@@ -183,7 +192,8 @@ class ReplayReport:
             "policies": [asdict(policy) for policy in self.policies],
             "routers": [
                 {
-                    "idle_us": _latency_json(router.idle),
+                    "deciding_us": _latency_json(router.deciding),
+                    "repeated_us": _latency_json(router.repeated),
                     "beside_us": _latency_json(router.beside),
                     "above_length": router.above_length,
                     "give_ups": router.give_ups,
@@ -192,7 +202,11 @@ class ReplayReport:
             ],
             "writers": [
                 asdict(w)
-                | {"events_per_second": w.events_per_second, "blocks_per_second": w.blocks_per_second}
+                | {
+                    "events_per_second": w.events_per_second,
+                    "blocks_per_second": w.blocks_per_second,
+                    "events_per_cpu_second": w.events_per_cpu_second,
+                }
                 for w in self.writers
             ],
             "index": self.index._asdict(),
@@ -229,17 +243,18 @@ class ReplayReport:
             share = max(p.requests_per_worker) * len(p.requests_per_worker) / max(self.requests, 1)
             rows.append([p.name, f"{p.hit_rate:.1%}", f"{p.hit_blocks:,}", f"{share:.2f} x mean"])
         yield f"{self.requests:,} requests, {self.prompt_blocks:,} prompt blocks", rows
-        rows = [["find_matches", "finds", "p50 us", "p99 us", "beside: finds", "p50 us", "p99 us", "gave up"]]
+        rows = [["router", "finds", "deciding", "repeated", "finds beside", "beside writers", "gave up"]]
         for i, r in enumerate(self.routers):
-            cells = (*_latency_cells(r.idle), *_latency_cells(r.beside), f"{r.give_ups:,}")
-            rows.append([f"router {i}", *cells])
-        yield "routers, idle and beside writers that apply events", rows
-        rows = [["events", "workers", "events", "blocks", "events/s", "blocks/s", "rejected"]]
+            idle = [f"{r.deciding.finds:,}", _latency(r.deciding), _latency(r.repeated)]
+            rows.append([str(i), *idle, f"{r.beside.finds:,}", _latency(r.beside), f"{r.give_ups:,}"])
+        yield "find_matches from Python, p50 / p99 us", rows
+        rows = [["writer", "workers", "events", "blocks", "events/s", "blocks/s", "events/CPU s", "rejected"]]
         for i, w in enumerate(self.writers):
             reasons = ", ".join(f"{n:,} {name}" for name, n in sorted(w.rejected.items())) or "0"
-            speeds = [f"{w.events_per_second:,.0f}", f"{w.blocks_per_second:,.0f}"]
-            rows.append([f"writer {i}", str(w.workers), f"{w.events:,}", f"{w.blocks:,}", *speeds, reasons])
-        yield "writers, time inside the index", rows
+            speeds = [w.events_per_second, w.blocks_per_second, w.events_per_cpu_second]
+            cells = [f"{n:,.0f}" for n in (w.workers, w.events, w.blocks, *speeds)]
+            rows.append([str(i), *cells, reasons])
+        yield "events applied, by the time inside the index", rows
         rows = [
             ["index", ""],
             ["blocks", f"{self.index.unique_blocks:,}"],
@@ -265,17 +280,15 @@ class ReplayReport:
 
 
 def _latency_json(summary: LatencySummary) -> dict[str, float | int | None]:
-    return {k: None if v != v else v for k, v in summary._asdict().items()}
+    return {k: None if math.isnan(v) else v for k, v in summary._asdict().items()}
 
 
-def _latency_cells(summary: LatencySummary) -> list[str]:
-    if not summary.finds:
-        return ["0", "-", "-"]
-    return [f"{summary.finds:,}", f"{summary.p50:.2f}", f"{summary.p99:.2f}"]
+def _latency(summary: LatencySummary) -> str:
+    return f"{summary.p50:.2f} / {summary.p99:.2f}" if summary.finds else "-"
 
 
 def _write_rows(file: TextIO, rows: Sequence[Sequence[str]]) -> None:
-    """Align columns: the first to the left, numbers to the right, a last column of words to the left."""
+    """Align columns, the first to the left and the others to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for number, row in enumerate(rows):
         cells = [row[0].ljust(widths[0])]

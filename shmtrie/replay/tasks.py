@@ -101,7 +101,7 @@ class WriterTask:
         statuses: list[npt.NDArray[np.uint8]] = []
         retries = 0
         self._mine[0] = round_number
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.thread_time()
         try:
             for command in commands:
                 if isinstance(command, RemoveWorker):
@@ -114,9 +114,9 @@ class WriterTask:
                     retries += again
                 statuses.append(result)
         finally:
-            seconds = time.perf_counter() - start
+            seconds, cpu_seconds = time.perf_counter() - start, time.thread_time() - cpu_start
             self._mine[1] = round_number
-        return Applied(statuses, seconds, retries)
+        return Applied(statuses, seconds, cpu_seconds, retries)
 
     def _remove_worker(self, worker_id: int) -> int:
         for tries in range(_BUSY_TRIES):
@@ -202,12 +202,15 @@ class RouterTask:
             worker, depth = choose(backlog.blocks, ids, answer.depths, blocks, number)
             backlog.add(worker, blocks - depth)
             chosen[i], depths[i] = worker, depth
+        again = self._find_all()[1] if message.again else np.empty(0, np.int64)
         wanted = found if message.full else []
         offsets = np.zeros(len(wanted) + 1, np.int64)
         np.cumsum([len(answer) for answer in wanted], out=offsets[1:])
         workers = [np.empty(0, np.uint64), *(answer.workers["worker_id"] for answer in wanted)]
         scores = [np.empty(0, np.uint32), *(answer.depths for answer in wanted)]
-        return Answers(chosen, depths, nanoseconds, offsets, np.concatenate(workers), np.concatenate(scores))
+        return Answers(
+            chosen, depths, nanoseconds, again, offsets, np.concatenate(workers), np.concatenate(scores)
+        )
 
     def beside(self, message: Beside) -> Latencies:
         """Repeat the last queries while writers apply; count only finds that began and ended beside one."""

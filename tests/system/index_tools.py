@@ -11,7 +11,8 @@ import numpy as np
 from shmtrie.capacity import Capacity
 from shmtrie.errors import SegmentNotFound, ShmtrieError
 from shmtrie.index import Index
-from tests.backends import Rank, pairs, segment_name
+from tests.backends import pairs, segment_name
+from tests.reference import Rank
 
 TOP, HALF = 2**64 - 1, 2**63
 SMALL = Capacity(blocks=2_000, workers=8, lanes=4)

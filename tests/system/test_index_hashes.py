@@ -26,7 +26,7 @@ from tests.system.index_tools import (
     shown,
 )
 
-# 2**64 - 1 and its neighbours, the sign bit, single bits, small ones: whoever keeps one of them as "none" fails.
+# 2**64 - 1 and its neighbours, the sign bit, single bits, small ones: nobody may take one of them for "none".
 UNLUCKY = [0, TOP, 1, TOP - 1, HALF, HALF - 1, 1 << 32, (1 << 32) - 1, 1 << 63 | 1, 1 << 31, 2]
 
 
@@ -38,7 +38,7 @@ def index() -> Iterator[Index]:
         assert_valid(made)
 
 
-# ------------------------------------------------------------------------------------------------ values
+# ----------------------------------------------------------------------------------------------------- values
 @pytest.mark.parametrize("local", [0, TOP, HALF])
 @pytest.mark.parametrize("external", [0, TOP, HALF])
 def test_one_block(index: Index, local: int, external: int) -> None:
@@ -90,7 +90,7 @@ def test_extreme_ranks(index: Index, worker: tuple[int, int]) -> None:
         assert scores(index, [1, 2, 3]) == {(1, 1): 2}
 
 
-# ------------------------------------------------------------------------------------------------ repeats
+# ---------------------------------------------------------------------------------------------------- repeats
 def test_repeated_local_hashes(index: Index) -> None:
     with index.writer() as w:
         w.store(1, None, [1, 1, 1, 1], [11, 12, 13, 14])
@@ -167,7 +167,7 @@ def test_moved_hash(index: Index) -> None:
             w.store(1, 12, [10], [100])
 
 
-# ------------------------------------------------------------------------------------------------ sizes
+# ------------------------------------------------------------------------------------------------------ sizes
 def test_nothing_at_all(index: Index) -> None:
     empty = np.empty(0, np.uint64)
     assert scores(index, []) == {} == scores(index, empty, early_exit=True)

@@ -76,6 +76,7 @@ def ask(what: int) -> Ask:
         now=0.0,
         rate=1.0,
         full=True,
+        again=False,
     )
 
 

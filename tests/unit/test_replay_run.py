@@ -34,9 +34,16 @@ def result(report: ReplayReport) -> dict[str, Any]:
     """The report without what depends on the clock."""
     data = report.to_json()
     for router in data["routers"]:
-        router["idle_us"], router["beside_us"] = router["idle_us"]["finds"], None
+        for key in ("deciding_us", "repeated_us", "beside_us"):
+            router[key] = router[key]["finds"]
     for writer in data["writers"]:
-        for key in ("seconds", "events_per_second", "blocks_per_second"):
+        for key in (
+            "seconds",
+            "cpu_seconds",
+            "events_per_second",
+            "blocks_per_second",
+            "events_per_cpu_second",
+        ):
             writer[key] = None
     data["seconds"] = data["timeline"]["writer_seconds"] = None
     return data
@@ -60,7 +67,7 @@ def test_right_answers_are_exact(block_tokens: int) -> None:
     rates = hit_rates(report)
     assert rates["overlap"] > 1.2 * max(rates["round-robin"], rates["random"])
     assert all(sum(policy.requests_per_worker) == len(TRACE) for policy in report.policies)
-    assert [router.idle.finds for router in report.routers] == [125, 125]
+    assert [router.repeated.finds for router in report.routers] == [125, 125]
     assert report.prompt_blocks == sum(request.input_length // block_tokens for request in TRACE)
 
 
@@ -148,7 +155,7 @@ def test_outputs(tmp_path: Path) -> None:
     assert data["routers"][0]["beside_us"]["p50"] is None, "nothing runs beside anything in one process"
     text = io.StringIO()
     report.print(text)
-    for word in ("round-robin", "router 1", "writer 1", "nodes", "checked answers", "wrong"):
+    for word in ("round-robin", "deciding", "events/CPU s", "nodes", "checked answers", "wrong"):
         assert word in text.getvalue()
 
 
@@ -256,6 +263,7 @@ def ask(local: list[list[int]], full: bool) -> Ask:
         now=0.0,
         rate=1.0,
         full=full,
+        again=full,
     )
 
 
@@ -267,7 +275,7 @@ def test_router_counts_its_own_choices() -> None:
     # Worker 1 has one block to do for the first two, then as much as worker 0 with all four.
     assert list(zip(answers.chosen.tolist(), answers.depths.tolist(), strict=True))[:2] == [(1, 3), (1, 3)]
     assert answers.offsets.tolist() == [0, 1, 2, 3] and answers.scores.tolist() == [3, 3, 3]
-    assert answers.workers.tolist() == [1, 1, 1] and len(answers.nanoseconds) == 3
+    assert answers.workers.tolist() == [1, 1, 1] and len(answers.nanoseconds) == len(answers.again) == 3
     assert len(router.ask(ask([[1]], full=False)).workers) == 0
     empty = router.ask(ask([], full=True))
     assert len(empty.chosen) == 0 and empty.offsets.tolist() == [0]

@@ -1,0 +1,105 @@
+"""Stores over many nodes, and random streams in segments too small for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shmtrie.capacity import Capacity
+from shmtrie.errors import CapacityExceeded
+from shmtrie.index import Index
+from shmtrie.layout import SPAN_LINES
+from shmtrie.writer import Writer
+from tests.differential import run_stream
+from tests.system.index_tools import assert_valid, changed, claimed, contents, open_index, scores
+
+
+def comb(writer: Writer, teeth: int) -> None:
+    """A path of nodes of one block each: a branch below every one makes it internal."""
+    for i in range(teeth):
+        writer.store(1, None if i == 0 else i - 1, [7], [i])
+        writer.store(1, i, [8], [100_000 + i])
+
+
+def room(teeth: int, spans: int) -> Capacity:
+    """A comb fits, and so many spans."""
+    return Capacity(blocks=40_000, workers=4, lanes=2, nodes=2 * teeth + 10, extents=spans * SPAN_LINES)
+
+
+@pytest.mark.parametrize("teeth", [4_090, 4_096, 4_100, 9_000])
+def test_a_store_over_many_nodes(teeth: int) -> None:
+    """More nodes than a lane's record lists at once: stored as a whole."""
+    with open_index(room(teeth, 240)) as index, index.writer() as w:
+        comb(w, teeth)
+        assert claimed(index)[0] == 2 * teeth - 1
+        w.store(2, None, [7] * teeth, np.arange(teeth))
+        w.store(3, None, [7] * teeth, np.arange(teeth) + 500_000)  # all of them by other names
+        assert scores(index, [7] * (teeth + 1)) == {(r, 0): teeth for r in (1, 2, 3)}
+        assert_valid(index)
+        w.remove(2, np.arange(teeth))
+        w.clear(3)
+        assert scores(index, [7] * teeth) == {(1, 0): teeth}
+        w.clear(1)
+        assert claimed(index) == (0, 0, 0)
+
+
+def test_no_room_for_a_long_record() -> None:
+    """The lists of a long store go on in extents; where those lack nothing has changed, and parts fit."""
+    teeth = 4_500
+    with open_index(room(teeth, 24)) as index, index.writer() as w:
+        comb(w, teeth)
+        w.store(3, None, [5], [5])
+        queries = [[7] * 5_000, [7] * 2_000 + [8], [5, 7]]
+        before = contents(index, queries)
+        for _ in range(3):
+            with pytest.raises(CapacityExceeded, match="extents"):
+                w.store(3, None, [7] * teeth, np.arange(teeth) + 500_000)
+            assert changed(before, contents(index, queries)) == []
+        assert_valid(index)
+        for first in range(0, teeth, 500):  # in parts
+            parent = None if first == 0 else first + 499_999
+            w.store(3, parent, [7] * 500, np.arange(first, first + 500) + 500_000)
+        assert scores(index, [7] * teeth) == {(1, 0): teeth, (3, 0): teeth}
+        assert_valid(index)
+
+
+# ----------------------------------------------------------------------------------------------- all together
+TINY = {
+    "nodes": Capacity(blocks=100, workers=64, lanes=4, nodes=6),
+    "extents": Capacity(blocks=100, workers=64, lanes=4, nodes=500, extents=1),
+    "ranks": Capacity(blocks=2_000, workers=3, lanes=4),
+}
+
+
+@pytest.mark.parametrize("kind", ["clean", "alias", "chaos"])
+@pytest.mark.parametrize("table", TINY)
+def test_streams_in_a_tiny_segment(table: str, kind: str) -> None:
+    """Random streams beside the oracle: refused stores change nothing, and there is room again later."""
+    is_first = True
+
+    @contextmanager
+    def opened() -> Iterator[Any]:
+        nonlocal is_first
+        capacity, is_first = TINY[table] if is_first else Capacity(blocks=9_000, workers=64, lanes=4), False
+        with open_index(capacity) as index, index.writer() as writer:
+            yield Both(index, writer)
+
+    outcomes = run_stream(
+        opened, 11, kind, kind == "clean", tolerate=["CapacityExceeded"], steps=150, shrink_seconds=0.0
+    )
+    assert outcomes["store", "ok"] > 40
+    assert outcomes["store", "CapacityExceeded"] > 0 or table == "extents"
+
+
+class Both:
+    """An index that writes through one writer."""
+
+    def __init__(self, index: Index, writer: Writer) -> None:
+        self._index, self._writer = index, writer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._writer if hasattr(type(self._writer), name) else self._index, name)
