@@ -56,7 +56,7 @@ def as_u64(value: Any) -> int:
 def _unsigned(value: Any, bits: int, name: str) -> int:
     """Check an id, where, unlike for a hash, a negative number is a mistake."""
     number = as_u64(value)
-    if number >> bits or value < 0:
+    if number >> bits or operator.index(value) < 0:
         raise ValueError(f"{name} must be in [0, 2**{bits}), got {value}")
     return number
 
@@ -195,8 +195,9 @@ def _hashes_from_ints(values: Sequence[Any]) -> npt.NDArray[np.uint64]:
         raise TypeError("hashes must be integers, got a bool")
     try:
         return np.frombuffer(array("Q", values), np.uint64)
-    except (TypeError, OverflowError):
-        # Negative, too large or no integer at all: one by one gives the value or the exact error.
+    except (TypeError, OverflowError, IndexError):
+        # Negative, too large, no integer at all, or an `__index__` that changes the list: one by one gives
+        # the value or the exact error.
         return np.array([as_u64(v) for v in values], np.uint64)
 
 

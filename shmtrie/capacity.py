@@ -31,7 +31,8 @@ from .layout import (
 __all__ = ["SECTION_DTYPES", "Capacity", "Geometry", "SectionPlace", "geometry"]
 
 _MIN_NODES: Final = 64
-_MIN_SPANS: Final = 32  # every size class in use takes a span of its own
+_MIN_SPANS: Final = 32
+_CLASS_SPANS: Final = 24  # every size class in use has a span that is partly free: half of the classes
 _MIN_BUCKETS: Final = 4
 _MAX_LINES: Final = (1 << 32) - SPAN_LINES  # line numbers have 32 bits
 _MAX_BLOCKS: Final = 1 << 40
@@ -140,7 +141,7 @@ class Capacity:
             # Four blocks of two hashes a line, eight aliases a line, a quarter to spare for the rounding to
             # size classes; and coverage lists for the share of nodes that many ranks hold.
             lines = _ceil_div(self.blocks * 5, 16) + _ceil_div(self.aliases * 5, 32) + nodes // 16
-            lines = max(lines, _MIN_SPANS * SPAN_LINES)
+            lines = max(lines + _CLASS_SPANS * SPAN_LINES, _MIN_SPANS * SPAN_LINES)
         lines = _ceil_div(lines, SPAN_LINES) * SPAN_LINES
         for name, value in (("nodes", nodes), ("extents", lines)):
             if value > _LIMITS[name][1]:

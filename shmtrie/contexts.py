@@ -145,12 +145,14 @@ class WriterContext(Context):
         self.area(c.C_NODE_HINTS, NODE_HINTS * 8)
         self.area(c.C_LINE_HINTS, N_CLASSES * CLASS_WORDS * 8)
         entries = _MAP_ENTRIES
-        while entries < 2 * self.n_slots:
+        while entries < 4 * self.n_slots:
             entries *= 2
         self._map_entries = entries
         self.area(c.C_RANK_MAP, entries * 16)
         w[c.C_RANK_MAP_MASK] = entries - 1
+        self._map_used = 0  # entries ever made in the table
         self._mapped: dict[tuple[int, int], tuple[int, int]] = {}
+        self._slot_ranks: dict[int, tuple[int, int]] = {}
         mine, address = _aligned(((self.n_slots + 15) & ~15) * 4)
         self._owned[c.C_MINE] = mine
         w[c.C_MINE] = address
@@ -200,8 +202,13 @@ class WriterContext(Context):
     # ------------------------------------------------------------------------------------------ ranks
     def map_rank(self, worker_id: int, dp_rank: int, slot: int, generation: int) -> None:
         """Tell the kernels that this lane writes the rank, in this slot."""
+        before = self._slot_ranks.get(slot)
+        if before is not None:  # another lane removed it
+            self._mapped.pop(before, None)
+        self._slot_ranks[slot] = worker_id, dp_rank
         self._mapped[worker_id, dp_rank] = slot, generation
-        if len(self._mapped) * 2 > self._map_entries:
+        self._map_used += 1
+        if self._map_used * 2 > self._map_entries:
             self._rebuild_map()
         else:
             self._put(worker_id, dp_rank, slot, generation)
@@ -210,19 +217,18 @@ class WriterContext(Context):
     def unmap_slot(self, slot: int) -> None:
         """Forget whatever rank is in a slot."""
         self.mine[slot] = 0
-        gone = [rank for rank, (other, _) in self._mapped.items() if other == slot]
-        for rank in gone:
+        rank = self._slot_ranks.pop(slot, None)
+        if rank is not None and self._mapped.get(rank, (-1, 0))[0] == slot:
             del self._mapped[rank]
-        if gone:
             self._rebuild_map()
 
     def _rebuild_map(self) -> None:
-        while len(self._mapped) * 2 > self._map_entries:
-            self._map_entries *= 2
+        """Enter the ranks that are left into an empty table; there are no more than slots, a quarter of it.
+        """
         self.area(c.C_RANK_MAP, self._map_entries * 16)
-        self.words[c.C_RANK_MAP_MASK] = self._map_entries - 1
         for (worker_id, dp_rank), (slot, generation) in self._mapped.items():
             self._put(worker_id, dp_rank, slot, generation)
+        self._map_used = len(self._mapped)
 
     def _put(self, worker_id: int, dp_rank: int, slot: int, generation: int) -> None:
         registry.rank_map_put(self.address, signed(worker_id), dp_rank, slot, generation)

@@ -90,9 +90,9 @@ def _call(self, args, n, early):
         _Release(_u(view))
         return _none(ctx)
     k = find(ctx, pl64(view + _BUF), pl64(view + _LEN) >> 3, early, 0)
-    _Release(_u(view))
     result = _NewBytes(_u(0), k * 20)
     if result == _u(0):
+        _Release(_u(view))
         return _u(0)
     out = np.int64(_BytesData(result))
     records, depths = get(ctx, C_OUT_RECORDS), get(ctx, C_OUT_DEPTHS)
@@ -103,6 +103,8 @@ def _call(self, args, n, early):
     out += k * 16
     for i in range(k):
         st32(out + i * 4, ld32(depths + i * 4))
+    # last: letting a buffer go may run Python code, and that may ask this very index
+    _Release(_u(view))
     return result
 
 
@@ -181,7 +183,7 @@ def plain_finds(segment: Segment) -> tuple[RawFind, RawFind, object]:
     local = threading.local()
 
     def run(kernel: Any, hashes: Any) -> bytes | None:
-        if not isinstance(hashes, np.ndarray) or hashes.dtype.kind not in "ui" or hashes.dtype.itemsize != 8:
+        if not isinstance(hashes, np.ndarray) or hashes.dtype.str not in ("<u8", "<i8"):
             return None
         flags = hashes.flags
         if hashes.ndim != 1 or not (flags.c_contiguous and flags.aligned) or len(hashes) > MAX_STORE:

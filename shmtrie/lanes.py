@@ -168,6 +168,11 @@ class LaneSeat:
             f"with more lanes"
         )
 
+    @property
+    def forked(self) -> bool:
+        """Whether this is a forked child of the process that took the seat."""
+        return self._file.forked
+
     # ------------------------------------------------------------------------------------------ life
     def recovered(self) -> None:
         """Say that the dead holder's record was dealt with: the lane is free, in our hands.

@@ -63,10 +63,13 @@ class LaneWork:
 
     def turn(self) -> Turn:
         """A context in which this thread, and no other, works, and the seat is still ours."""
-        return Turn(self._turn, self.seat)
+        return Turn(self._turn, self.seat, self.segment)
 
     def end(self) -> None:
         """Give the ranks and the seat back; without effect on a seat that is lost or the parent's."""
+        if self.seat.forked:  # the lock may be held for ever: by a thread that only the parent has
+            self.seat.leave()
+            return
         with self._turn:
             try:
                 self.seat.check()
@@ -79,6 +82,12 @@ class LaneWork:
 
     def settle(self, parts: EventParts, with_id: bool) -> EventStatus:
         """Apply one event until it is settled: tables grown, the rank registered, gates waited for."""
+        status = self._attempts(parts, with_id)
+        if status != EventStatus.OK:
+            self.ranks.refused(parts.rank, status)
+        return status
+
+    def _attempts(self, parts: EventParts, with_id: bool) -> EventStatus:
         rank, context = parts.rank, self.context
         worker_id = signed(rank.worker_id)
         arguments = (
@@ -181,11 +190,15 @@ class LaneWork:
 class Turn:
     """One thread at a time, and the seat is still ours."""
 
-    def __init__(self, lock: threading.Lock, seat: LaneSeat) -> None:
+    def __init__(self, lock: threading.Lock, seat: LaneSeat, segment: Segment) -> None:
         self._lock = lock
         self._seat = seat
+        self._segment = segment
 
     def __enter__(self) -> None:
+        self._seat.check()  # before the lock: a forked child may have inherited a locked one
+        if self._segment.header["retired"]:  # StaleHandle when the index was closed
+            raise errors.SegmentRetired(f"segment {self._segment.name!r} is retired: attach anew")
         if not self._lock.acquire(blocking=False):
             raise RuntimeError("a writer serves one thread at a time: open one writer a thread")
         try:

@@ -300,18 +300,27 @@ SPAN_TAIL = 0xFFFF  # class of the spans behind the first of an extent longer th
 CLAIM_OP_BITS = 26  # claim words: operation number 26 | lane + 1: 6; 0 = free
 
 
-def size_class(lines: int) -> tuple[int, int]:
-    """Index and size in lines of the smallest class that holds `lines`: exact to 16, then 8 steps a
-    doubling.
+def _class_sizes() -> list[int]:
+    """Exact to 16 lines, then what 1,024 lines can be cut into with at most a quarter more than the class
+    below.
     """
-    if lines <= 16:
-        return lines, lines
-    shift = (lines - 1).bit_length() - 4
-    top = ((lines - 1) >> shift) + 1
-    return 16 + (shift - 1) * 8 + (top - 8), top << shift
+    sizes = list(range(17))
+    while sizes[-1] < SPAN_LINES:
+        cuts = {SPAN_LINES // n for n in range(1, SPAN_LINES // sizes[-1])}
+        sizes.append(max((x for x in cuts if x * 8 <= sizes[-1] * 9), default=min(cuts)))
+    return sizes
 
 
-N_CLASSES = size_class(SPAN_LINES)[0] + 1
+CLASS_SIZES = _class_sizes()  # lines of each class; index 0 is none
+N_CLASSES = len(CLASS_SIZES)
+CLASS_OF = np.searchsorted(CLASS_SIZES, np.arange(SPAN_LINES + 1)).astype(np.int64)  # class by lines needed
+
+
+def size_class(lines: int) -> tuple[int, int]:
+    """Index and size in lines of the smallest class that holds `lines`, 1 <= lines <= 1,024."""
+    index = int(CLASS_OF[lines])
+    return index, CLASS_SIZES[index]
+
 
 ITEMSIZE = {
     "lanes": LANE_BYTES,
@@ -332,7 +341,9 @@ def _hash() -> int:
         for d in (HEADER, LANE, RANK_RECORD, RANK_STATE, NODE, SPAN)
         if d.fields is not None
     ]
-    parts.append(repr((LAYOUT_VERSION, SECTIONS, ITEMSIZE, MAX_EDGE, SPAN_LINES, BUCKET, CLAIM_OP_BITS)))
+    parts.append(
+        repr((LAYOUT_VERSION, SECTIONS, ITEMSIZE, MAX_EDGE, SPAN_LINES, CLASS_SIZES, BUCKET, CLAIM_OP_BITS))
+    )
     return int.from_bytes(hashlib.sha256("".join(parts).encode()).digest()[:8], "little")
 
 

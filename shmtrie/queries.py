@@ -5,6 +5,7 @@ segment.
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,8 @@ class IndexQueries:
         ensure()
         self._segment = segment
         self._local = threading.local()
-        self._contexts: list[Context] = []
+        # of living threads; give-ups that an ended thread counted are gone with it
+        self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
         make = fastcall.fast_finds if fastcall.available() else fastcall.plain_finds
         self._find, self._find_early, self._kept = make(segment)
 
@@ -241,7 +243,7 @@ class IndexQueries:
         context: Context | None = getattr(self._local, "context", None)
         if context is None:
             context = self._local.context = Context(self._segment)
-            self._contexts.append(context)
+            self._contexts.add(context)
         return context
 
     def _close_queries(self) -> None:

@@ -14,7 +14,7 @@ from .events import KIND_CLEAR, KIND_STORE, EventParts
 from .kernels import batch, registry
 from .kernels import context as c
 from .lanes import holder_alive, lane_info, registry_lock
-from .layout import LANE_ACTIVE, SLOT_ACTIVE, SLOT_DYING, SLOT_GENERATION, SLOT_OWNER
+from .layout import COUNTERS, LANE_ACTIVE, SLOT_ACTIVE, SLOT_DYING, SLOT_GENERATION, SLOT_OWNER
 from .scores import WorkerWithDpRank
 from .segment import Segment
 
@@ -108,6 +108,24 @@ class RankRegistry:
     @property
     def _lock_timeout(self) -> float:
         return max(1.0, self._patience)
+
+    def refused(self, rank: WorkerWithDpRank, status: EventStatus) -> None:
+        """An event of a rank was refused: a known one is degraded, one that is not known gets no slot for
+        it.
+        """
+        slot = self._find(rank)
+        if slot < 0:
+            return
+        if self._states["known"][slot]:
+            self._states["degraded"][slot] = 1
+        elif int(self._states["state"][slot]) >> SLOT_OWNER & 0xFF == self._lane + 1:
+            with registry_lock(self._segment, self._lock_timeout):
+                # nothing was stored, so there is nothing to sweep
+                registry.registry_mark(self._context.address, slot)
+                registry.registry_free(self._context.address, slot)
+            self._context.unmap_slot(slot)
+        if status == EventStatus.BUSY:
+            self._lanes["counters"][self._lane, COUNTERS.index("busy")] += np.uint64(1)
 
     # ------------------------------------------------------------------------------------------ ownership
     def disown(self, lane: int) -> None:

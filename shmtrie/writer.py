@@ -70,8 +70,8 @@ class Writer:
         if not patience >= 0:
             raise ValueError(f"patience must be >= 0 seconds, got {patience}")
         ensure()
-        if segment.header["retired"]:
-            raise SegmentRetired(f"segment {segment.name!r} is retired: attach anew")
+        if segment.retired:
+            raise SegmentRetired(f"segment {segment.name!r} is retired or has lost its name: attach anew")
         self._work = LaneWork(segment, patience)
         self._closed = False
 
@@ -213,8 +213,11 @@ class Writer:
         """
         if not isinstance(events, EventBatch):
             raise TypeError(f"expected an EventBatch, got {type(events).__name__}")
-        if len(events) and int(np.diff(events.offsets).max()) > MAX_STORE:
-            raise ValueError(f"an event has more than {MAX_STORE} blocks")
+        lengths = np.diff(events.offsets)
+        if len(events) and (int(lengths.max()) > MAX_STORE or int(lengths.min()) < 0):
+            raise ValueError(f"an event has 0 to {MAX_STORE} blocks")
+        if int(events.offsets[0]) != 0 or int(events.offsets[-1]) > len(events.external):
+            raise ValueError("the offsets of the batch were changed: they reach beyond its hashes")
         n = len(events)
         statuses = np.zeros(n, np.uint8)
         columns = np.array([getattr(events, name).ctypes.data for name in _COLUMNS], np.int64)

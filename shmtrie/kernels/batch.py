@@ -57,7 +57,6 @@ from shmtrie.layout import (
 
 STORE, REMOVE, CLEAR = 1, 2, 3
 EVENTS, STORED, REMOVED = (COUNTERS.index(x) for x in ("events", "blocks_stored", "blocks_removed"))
-HELD_UP = COUNTERS.index("busy")
 REJECTED = COUNTERS.index("rejected_parent") - 1  # + status
 
 
@@ -132,16 +131,15 @@ def apply_one(ctx, kind, worker_id, dp_rank, has_parent, parent, local, external
         count(ctx, REMOVED, n)
     else:
         status, _ = sweep(ctx, slot, 1)
-    if status == ROWS or status == GROW_ALIASES:
+    # not settled yet: what a rank and the counters say of it is the caller's to decide
+    if status == ROWS or status == GROW_ALIASES or status == BUSY:
         finish(ctx)
         return status
     # inside the operation: afterwards the slot may be another rank's
     _mark(ctx, slot, kind, status, event_id, has_event_id)
     finish(ctx)
     count(ctx, EVENTS, 1)
-    if status == BUSY:
-        count(ctx, HELD_UP, 1)
-    elif status != OK:
+    if status != OK:
         count(ctx, REJECTED + status, 1)
     return status
 

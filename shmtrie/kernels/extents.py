@@ -13,6 +13,8 @@ sequentially consistent), so no extent is ever claimed in a span of another clas
 
 from __future__ import annotations
 
+import numpy as np
+
 from shmtrie.atomics import add64, cas32, cas64, fence_full, fence_release, ld32, ld64, lshr, pl64, ps64, st64
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.context import (
@@ -35,6 +37,8 @@ from shmtrie.kernels.hooks import Site, at
 from shmtrie.kernels.nodes import hint_node
 from shmtrie.kernels.protocol import claim_value, log_redo, log_undo, pop_undo
 from shmtrie.layout import (
+    CLASS_OF,
+    CLASS_SIZES,
     LINE,
     LOG_CAS32,
     LOG_CAS64,
@@ -50,18 +54,14 @@ from shmtrie.vectors import eq16
 
 HINTS = 63  # the same a size class; word 0 is the number of them
 CLASS_WORDS = HINTS + 1
+SIZES = np.array(CLASS_SIZES, np.int64)
 
 
 @inl
 def class_of(lines):
     """Index and size of the smallest class that holds `lines` (layout.size_class)."""
-    if lines <= 16:
-        return lines, lines
-    shift = 0
-    while ((lines - 1) >> shift) >= 16:
-        shift += 1
-    top = ((lines - 1) >> shift) + 1
-    return 16 + (shift - 1) * 8 + top - 8, top << shift
+    index = CLASS_OF[lines]
+    return index, SIZES[index]
 
 
 @inl

@@ -147,6 +147,20 @@ def test_shift_of_edge_lengths() -> None:
             assert claimed(index) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("longest", [40, 200, 3_000])
+def test_planned_blocks_fit(longest: int) -> None:
+    """A segment planned for some blocks holds them, whatever the mixture of edge lengths."""
+    lengths = np.random.default_rng(1).integers(1, longest, 9_000)
+    with open_index(Capacity(blocks=100_000, workers=4, lanes=2)) as index, index.writer() as w:
+        stored = 0
+        for i, n in enumerate(map(int, lengths)):
+            if stored + n > 100_000:
+                break
+            hashes = np.arange(n, dtype=np.uint64) + np.uint64(i * 10_000)
+            assert status_of(w.store, 1, None, hashes, hashes) == "ok", f"full at {stored} blocks"
+            stored += n
+
+
 def extents_full(w: Writer) -> int:
     """Take every line that is left for one-line edges; the number of puts."""
     return len(fill(w, put_chain("short")))
