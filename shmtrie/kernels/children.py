@@ -11,7 +11,20 @@ settles the section from the entry alone (M14), and two lanes never insert one k
 
 from __future__ import annotations
 
-from shmtrie.atomics import cas64, ctz, ld64, ld64a, lshr, mulhi, pause, pl64, prefetch, st64, st64r
+from shmtrie.atomics import (
+    cas64,
+    ctz,
+    fence_acquire,
+    ld64,
+    ld64a,
+    lshr,
+    mulhi,
+    pause,
+    pl64,
+    prefetch,
+    st64,
+    st64r,
+)
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.context import (
     BUSY,
@@ -62,6 +75,7 @@ from shmtrie.vectors import eq8
 LOCK_TRIES = 64
 FEW = 4  # a home bucket with fewer entries is used at once; beyond, the emptier of the two
 SUFFIX_HOPS = 4_096
+READS = 4_096  # times a torn snapshot is read again: each one is another lane's publication
 
 
 @inl
@@ -93,9 +107,37 @@ def prefetch_child(ctx, h):
     prefetch(other_bucket(ctx, h))
 
 
+@inl
+def first_hash(ctx, a):
+    """The first local hash of a node's edge."""
+    line = ld64(a + N_EDGE) & M32
+    return ld64(get(ctx, C_EXTENTS) + line * LINE) if 0 < line <= get(ctx, C_N_LINES) else 0
+
+
+@inl
+def _is_child(ctx, a, place, local):
+    """Whether a node hangs at `place` (depth | space << 32) under a first hash, validated by its version.
+
+    A longer or shorter edge may be published meanwhile and the old extent be used again: without the second
+    look at the version a child could be overlooked, and its key entered a second time.
+    """
+    for _ in range(READS):
+        version = ld64a(a + N_VERSION)
+        if ld64(a + N_START) != place:
+            return False
+        first = first_hash(ctx, a)
+        fence_acquire()
+        if ld64(a + N_VERSION) == version:
+            return first == local
+    return False
+
+
 @jit
 def child_find(ctx, space, depth, local):
-    """The node that hangs in `space` at `depth` under `local`, or 0. Not validated: see the caller."""
+    """The node that hangs in `space` at `depth` under `local`, or 0.
+
+    It was so at one instant; the caller checks that the parent is still the same.
+    """
     h = child_hash(get(ctx, C_SEED), space, local)
     tag = child_tag(h)
     b = home_bucket(ctx, h)
@@ -104,13 +146,10 @@ def child_find(ctx, space, depth, local):
         while m != 0:
             node = ld64(b + ctz(m) * 8) & M32
             m &= m - 1
-            if 0 < node < get(ctx, C_N_NODES):
-                a = node_at(ctx, node)
-                ld64a(a + N_VERSION)
-                if ld64(a + N_START) == depth | (space << 32):
-                    line = ld64(a + N_EDGE) & M32
-                    if 0 < line <= get(ctx, C_N_LINES) and ld64(get(ctx, C_EXTENTS) + line * LINE) == local:
-                        return node
+            if 0 < node < get(ctx, C_N_NODES) and _is_child(
+                ctx, node_at(ctx, node), depth | (space << 32), local
+            ):
+                return node
         b = other_bucket(ctx, h)
     return 0
 
@@ -249,13 +288,6 @@ def end_life(a):
     """
     st64r(a + N_START, NO_SPACE << 32)
     bump_generation(a)
-
-
-@inl
-def first_hash(ctx, a):
-    """The first local hash of a node's edge."""
-    line = ld64(a + N_EDGE) & M32
-    return ld64(get(ctx, C_EXTENTS) + line * LINE) if 0 < line <= get(ctx, C_N_LINES) else 0
 
 
 @jit

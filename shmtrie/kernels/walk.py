@@ -173,7 +173,7 @@ def walk(ctx, q, n, early, details):
         bucket = home_bucket(ctx, h)
         m = eq8(bucket, ~M32, tag)
         second = 0
-        matched, torn, alive, length = 0, 0, 0, 0
+        matched, torn, alive, length, ahead = 0, 0, 0, 0, 0
         next_parent, next_tail, next_version = 0, 0, 0
         while True:
             if m == 0:
@@ -196,21 +196,23 @@ def walk(ctx, q, n, early, details):
                 ld64(a + N_COVERAGE),
             )
             length = (tail & M31) - start
-            # a stale or foreign entry: another space, another depth, or words that do not belong together
-            if (
-                begin != start | (space << 32)
-                or length <= 0
-                or length > lshr(edge, 32)
-                or not edge_fits(ctx, edge)
-            ):
-                continue
-            limit = n - start
-            if limit > length:
-                limit = length
-                h = child_hash(seed, lshr(tail, 32), pl64(q + (start + length) * 8))
-                prefetch_child(ctx, h)
-            matched = mismatch(extents + (edge & M32) * LINE, q + start * 8, limit)
+            if begin != start | (space << 32):
+                continue  # a stale or foreign entry
+            matched = 0
+            if 0 < length <= lshr(edge, 32) and edge_fits(ctx, edge):
+                limit = n - start
+                if limit > length:
+                    limit = length
+                    ahead = child_hash(seed, lshr(tail, 32), pl64(q + (start + length) * 8))
+                    prefetch_child(ctx, ahead)
+                matched = mismatch(extents + (edge & M32) * LINE, q + start * 8, limit)
             if matched == 0:
+                # No verdict on words that do not belong together, or on an extent that is somebody else's by
+                # now: when a publication came between, the node is read again, else a rank would dip.
+                fence_acquire()
+                if ld64(a + N_VERSION) != version:
+                    torn = 1
+                    break
                 continue
             at(ctx, Site.READER_NODE)
             words = head_words(head)
@@ -272,6 +274,7 @@ def walk(ctx, q, n, early, details):
             break
         if early and _count_at(depths, slots, seen, dense, start) == 1:
             break
+        h = ahead
         space = lshr(next_tail, 32)
         parent, parent_tail, parent_generation = next_parent, next_tail, lshr(next_version, 32)
     return seen, dense
