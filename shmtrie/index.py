@@ -26,7 +26,8 @@ class Index(IndexQueries):
     and `load_events` open one of their own when needed.
 
     Notes
-    ----- A forked child may go on reading. Readers go on answering from a retired or unlinked segment; see
+    -----
+    A forked child may go on reading. Readers go on answering from a retired or unlinked segment; see
     `retired`.
     """
 

@@ -98,12 +98,23 @@ class RankRegistry:
         """Take over a slot that nobody owns, and rebuild what the lookup needs of it."""
         context = self._context
         registry.registry_own(context.address, slot, owner, self._lane + 1)
-        blocks = int(batch.covered_blocks(context.address, slot))
+        blocks = self._count_blocks(slot)
         self._states["blocks"][slot] = blocks
         context.grow(blocks)
         context.grow_aliases(blocks)
         batch.adopt_slot(context.address, slot)
         context.map_rank(rank.worker_id, rank.dp_rank, slot, self._generation(slot))
+
+    def _count_blocks(self, slot: int) -> int:
+        """Blocks that a rank covers: counted while no lane splits, or a suffix could count twice."""
+        splits = self._lanes["counters"][:, COUNTERS.index("splits")]
+        blocks = 0
+        for _ in range(1_000):
+            before = int(splits.sum())
+            blocks = int(batch.covered_blocks(self._context.address, slot))
+            if int(splits.sum()) == before:
+                break
+        return blocks
 
     @property
     def _lock_timeout(self) -> float:

@@ -62,8 +62,9 @@ class Writer:
     SegmentRetired, SegmentPermission
 
     Notes
-    ----- For one thread at a time (RuntimeError when two meet). A rank belongs to the lane that first
-    stores for it, until `release`, `remove_worker`, or the lane's end.
+    -----
+    For one thread at a time (RuntimeError when two meet). A rank belongs to the lane that first stores for
+    it, until `release`, `remove_worker`, or the lane's end.
     """
 
     def __init__(self, segment: Segment, patience: float = 0.05) -> None:
@@ -256,8 +257,9 @@ class Writer:
             0 <= worker_id < 2**64.
 
         Notes
-        ----- When it has returned no query shows what calls that returned before it began have stored. Next
-        to a stopped writer the slots stay marked, and hidden, and are swept by a later call.
+        -----
+        When it has returned no query shows what calls that returned before it began have stored. Next to a
+        stopped writer the slots stay marked, and hidden, and are swept by a later call.
         """
         worker = as_worker_id(worker_id)
         with self._work.turn():

@@ -126,9 +126,10 @@ def alias_prepare(ctx, a, slot, low, lo, hi, hashes):
         Address of the hash of position `lo`.
 
     Notes
-    ----- Gate: exclusive. Positions beyond the cutoff are written in place; a change of covered ones (a
-    rename) makes a new extent that the commit links instead of the old one. Crash: the undo list frees the
-    new one; the redo list finishes.
+    -----
+    Gate: exclusive. Positions beyond the cutoff are written in place; a change of covered ones (a rename)
+    makes a new extent that the commit links instead of the old one. Crash: the undo list frees the new one;
+    the redo list finishes.
     """
     cutoff = low & M12
     word_at, word = 0, 0

@@ -7,6 +7,7 @@ from shmtrie.kernels.alias_lookup import alias_entries_rehash, alias_entry_put
 from shmtrie.kernels.build import entry, inl, jit
 from shmtrie.kernels.context import (
     BUSY,
+    C_BUSY_LANE,
     C_HEADER_EPOCH,
     C_LANE,
     C_LOOKUP_MASK,
@@ -99,6 +100,7 @@ def apply_one(ctx, kind, worker_id, dp_rank, has_parent, parent, local, external
     room = _room(ctx, kind, n)
     if room != OK:
         return room
+    put(ctx, C_BUSY_LANE, -1)  # nobody yet
     begin(ctx)
     # M8: the slot is looked at while the operation counter is odd, so a remover waits for us or we see its
     # mark
@@ -167,8 +169,9 @@ def apply_events(ctx, columns, first, last, statuses):
         Address of one u8 an event.
 
     Notes
-    ----- Stops, with nothing of that event done, at a rank that the lane's map does not know, at a private
-    table that has to grow, and at BUSY; these are the caller's to settle.
+    -----
+    Stops, with nothing of that event done, at a rank that the lane's map does not know, at a private table
+    that has to grow, and at BUSY; these are the caller's to settle.
     """
     kinds, workers, ranks = pl64(columns), pl64(columns + 8), pl64(columns + 16)
     parents_given, parents, offsets = pl64(columns + 24), pl64(columns + 32), pl64(columns + 40)

@@ -240,9 +240,10 @@ def child_insert(ctx, space, depth, local, node):
     """Enter a child into a live space; OK, RETRY (the key has come in meanwhile), BUSY or FULL.
 
     Notes
-    ----- The caller holds the gate of the space's node, so the space keeps its owner. Crash: see
-    `settle_space`; after it the child is in, and the LOG_CHILD undo entry takes it out again unless the
-    transaction was committed.
+    -----
+    The caller holds the gate of the space's node, so the space keeps its owner. Crash: see `settle_space`;
+    after it the child is in, and the LOG_CHILD undo entry takes it out again unless the transaction was
+    committed.
     """
     h = child_hash(get(ctx, C_SEED), space, local)
     entry = child_tag(h) | node
@@ -295,8 +296,9 @@ def child_lock(ctx, space, local, node):
     """Lock a live space in order to take a child out: (OK, address of its entry) or (BUSY, 0).
 
     Notes
-    ----- The section is ended by `child_unlink`. Crash in between: `settle_space` opens the lock with the
-    old count.
+    -----
+    The section is ended by `child_unlink`. Crash in between: `settle_space` opens the lock with the old
+    count.
     """
     h = child_hash(get(ctx, C_SEED), space, local)
     entry = child_tag(h) | node
@@ -325,8 +327,9 @@ def child_unlink(ctx, space, word_at, entry):
     bump, count.
 
     Notes
-    ----- Done by the holder of the lock, or by who recovers it; when the lock is no longer the lane's, it
-    has been done.
+    -----
+    Done by the holder of the lock, or by who recovers it; when the lock is no longer the lane's, it has
+    been done.
     """
     count_at = node_at(ctx, space) + N_COUNT
     if (ld64(count_at) >> 32) != get(ctx, C_LANE) + 1:

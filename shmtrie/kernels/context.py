@@ -7,6 +7,10 @@ then what a kernel reports beside its status.
 
 from __future__ import annotations
 
+from typing import cast
+
+import numpy as np
+
 from shmtrie.atomics import pl64, ps64
 from shmtrie.kernels.build import inl
 
@@ -86,7 +90,7 @@ from shmtrie.kernels.build import inl
     C_REST,  # index of the first block that goes into new nodes
     C_REST_NODE,  # the node that gets them as a child
     C_REST_DEPTH,
-) = range(67)
+) = cast("list[int]", [np.int64(k) for k in range(67)])  # no plain ints: helpers are then compiled once
 C_HOOK = 120  # control array of the test build
 
 CONTEXT_WORDS = 128

@@ -93,9 +93,10 @@ def edge_extend(ctx, a, local, external, blocks, internal):
     """Append blocks to an edge in place; OK or FULL.
 
     Notes
-    ----- Gate: exclusive; the node never had children. Hashes come before the tail that shows them, a
-    longer extent before both, each publication with its bump. No word covers the new blocks yet: that is
-    the commit. Crash: undone.
+    -----
+    Gate: exclusive; the node never had children. Hashes come before the tail that shows them, a longer
+    extent before both, each publication with its bump. No word covers the new blocks yet: that is the
+    commit. Crash: undone.
     """
     edge = ld64(a + N_EDGE)
     tail = ld64(a + N_TAIL)

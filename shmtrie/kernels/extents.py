@@ -107,16 +107,22 @@ def _hint_span(ctx, hints, span, size):
     """Enter free extents of a span into the hints of its class; the number found."""
     first = span * SPAN_LINES + 1
     claims = get(ctx, C_CLAIMS)
+    word_at = span_word_at(ctx, span)
+    used = ld64(word_at + 8)
     n = pl64(hints)
-    found = 0
+    found, claimed = 0, 0
     line = first + (SPAN_LINES // size - 1) * size
-    while line >= first and n < HINTS:  # the lowest comes out first
-        if ld32(claims + line * 4) == 0:
+    while line >= first:  # the lowest comes out first
+        if ld32(claims + line * 4) != 0:
+            claimed += 1
+        elif n < HINTS:
             n += 1
             found += 1
             ps64(hints + n * 8, line)
         line -= size
     ps64(hints, n)
+    if claimed != used:  # the count drifts when a lane dies between a claim and its count
+        cas64(word_at + 8, used, claimed)
     return found
 
 
@@ -155,7 +161,10 @@ def _turn_span(ctx, span, size):
         for k in range(1, old // SPAN_LINES):
             tail_at = span_word_at(ctx, span + k)
             tail = ld64(tail_at)
-            cas64(tail_at, tail, (lshr(tail, SPAN_TURN) + 1) << SPAN_TURN)
+            if (
+                tail & 0xFFFF
+            ) == SPAN_TAIL:  # not so when a turn was cut short by a death: it has been let go
+                cas64(tail_at, tail, (lshr(tail, SPAN_TURN) + 1) << SPAN_TURN)
     turn = (lshr(word, SPAN_TURN) + 1) & M32
     st64(word_at + 8, 0)
     cas64(word_at, turning, size | (turn << SPAN_TURN))

@@ -56,10 +56,10 @@ def cov_grow(ctx, a, slot):
     """Change the form so that the rank gets a word: (status, address, low half, wide).
 
     Notes
-    ----- Gate: exclusive. The new extent is complete before the head names it; then comes the bump, and the
-    old extent is freed by the commit. Inline words stay as they are: a reader that still has the old head
-    may read them. Crash: the undo list puts the old head back, bumps, and frees the new extent, in this
-    order.
+    -----
+    Gate: exclusive. The new extent is complete before the head names it; then comes the bump, and the old
+    extent is freed by the commit. Inline words stay as they are: a reader that still has the old head may
+    read them. Crash: the undo list puts the old head back, bumps, and frees the new extent, in this order.
     """
     head = ld64(a + N_COVERAGE)
     form, words = head_form(head), head_words(head)

@@ -71,6 +71,7 @@ class Site(IntEnum):
     READER_NODE = 38
     READER_CHECK = 39
     SPACE_SETTLED = 40
+    READER_LOADED = 41
 
 
 MAX_SITES = 248

@@ -139,8 +139,9 @@ def make_node(ctx, node, depth, space, edge, end, internal):
     if log_undo(ctx, LOG_NODE, a, 0, 0) != OK:
         return FULL
     own = lshr(ld64(a + N_TAIL), 32)
-    if lshr(ld64(a + N_VERSION), 32) == 0:  # never used: it owns the space of its own number
+    if own == 0:  # never used (space 0 is the root's): it owns the space of its own number
         own = node
+    if lshr(ld64(a + N_VERSION), 32) == 0:
         bump_generation(a)
     # R40: a reader that reads any of the words below also finds the generation that was bumped before
     fence_release()

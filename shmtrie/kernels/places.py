@@ -11,12 +11,21 @@ from shmtrie.kernels.build import inl
 from shmtrie.kernels.context import C_EXTENTS, C_N_LINES, C_N_NODES, get
 from shmtrie.kernels.coverage import cov_find
 from shmtrie.kernels.protocol import node_at
-from shmtrie.layout import LINE, M31, M32, N_EDGE, N_START, N_SUFFIX, N_TAIL, N_VERSION
+from shmtrie.layout import LINE, M31, M32, N_EDGE, N_START, N_SUFFIX, N_TAIL, N_VERSION, NO_SPACE
 
 HOPS = 4_096  # suffix links followed for one entry
 
 
 READS = 64  # times a torn snapshot is read again
+
+
+@inl
+def is_dead(a):
+    """The node hangs nowhere: its words are left from an earlier life, and name extents that others use now.
+
+    Without this look, an entry of the lookup that still names the node could be confirmed by foreign words.
+    """
+    return lshr(ld64(a + N_START), 32) == NO_SPACE
 
 
 @inl
@@ -39,6 +48,8 @@ def hash_at(ctx, a, depth):
     """
     for _ in range(READS):
         v = ld64a(a + N_VERSION)
+        if is_dead(a):
+            return 0, 0
         begin, end, edge = ld64(a + N_START) & M32, ld64(a + N_TAIL) & M31, ld64(a + N_EDGE)
         line, capacity = edge & M32, lshr(edge, 32)
         if depth < begin or depth >= end or depth - begin >= capacity:
@@ -57,6 +68,8 @@ def own_word(ctx, a, slot):
     """Low half of a rank's coverage word, validated by the version; 0 for none."""
     for _ in range(READS):
         v = ld64a(a + N_VERSION)
+        if is_dead(a):
+            return 0
         _, low, _ = cov_find(ctx, a, slot)
         fence_acquire()
         if ld64(a + N_VERSION) == v:
@@ -69,6 +82,8 @@ def own_alias(ctx, a, slot, position):
     """(1, the rank's alias hash at a position), validated by the version."""
     for _ in range(READS):
         v = ld64a(a + N_VERSION)
+        if is_dead(a):
+            return 0, 0
         found, h = alias_hash(ctx, a, slot, position)
         fence_acquire()
         if ld64(a + N_VERSION) == v:

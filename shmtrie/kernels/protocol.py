@@ -235,8 +235,9 @@ def gate_exclusive(ctx, node):
     """Take a node's gate exclusively, from nothing or from shared; OK, BUSY or FULL.
 
     Notes
-    ----- A withdrawal after a drain that took too long puts the node on the to-do list: a lane that emptied
-    the node meanwhile may have left the reclaim to us (M15).
+    -----
+    A withdrawal after a drain that took too long puts the node on the to-do list: a lane that emptied the
+    node meanwhile may have left the reclaim to us (M15).
     """
     a = node_at(ctx, node) + N_GATE
     me = get(ctx, C_LANE)

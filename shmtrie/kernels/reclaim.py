@@ -72,8 +72,9 @@ def tidy_held(ctx, node):
     that has to be tried.
 
     Notes
-    ----- Crash: before the commit nothing has happened; after it, the redo list ends the node's life under
-    the space lock it found or finds held, then frees what belonged to it.
+    -----
+    Crash: before the commit nothing has happened; after it, the redo list ends the node's life under the
+    space lock it found or finds held, then frees what belonged to it.
     """
     a = node_at(ctx, node)
     begin = ld64(a + N_START)

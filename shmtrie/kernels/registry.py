@@ -74,13 +74,30 @@ def registry_find(ctx, worker_id, dp_rank):
     return -1
 
 
+@jit
+def _publish_epoch(ctx, step):
+    """Store the epoch word, moved by `step`, with the DYING slots counted anew; the epoch. Registry lock
+    held.
+
+    Counted, not changed by one: a process that died between its two stores left the count off.
+    """
+    epoch_at = get(ctx, C_HEADER_EPOCH)
+    dying = 0
+    for slot in range(get(ctx, C_N_SLOTS)):
+        dying += (ld64(state_at(ctx, slot)) & 0xFF) == SLOT_DYING
+    epoch = lshr(ld64s(epoch_at), EPOCH) + step
+    st64s(epoch_at, (epoch << EPOCH) | dying)
+    return epoch
+
+
 @entry("int64(int64, int64, int64)")
 def registry_assign(ctx, worker_id, dp_rank):
     """Give a rank a free slot, owned by this lane; the slot, or -1 when all are taken. Registry lock held.
 
     Notes
-    ----- The epoch moves before the slot is ACTIVE: a reader that started earlier tests the slot and leaves
-    it out. Crash: before the last store the slot is still FREE.
+    -----
+    The epoch moves before the slot is ACTIVE: a reader that started earlier tests the slot and leaves it
+    out. Crash: before the last store the slot is still FREE.
     """
     for slot in range(get(ctx, C_N_SLOTS)):
         state = ld64(state_at(ctx, slot))
@@ -94,14 +111,8 @@ def registry_assign(ctx, worker_id, dp_rank):
         st64(s + R_EVENT_ID, 0)
         st64(s + R_EVENT_ID + 8, 0)  # has_event_id, degraded
         st64(s + R_EVENT_ID + 16, 0)  # known
-        epoch_at = get(ctx, C_HEADER_EPOCH)
-        epoch = 0
-        for _ in range(1 << 20):
-            word = ld64s(epoch_at)
-            epoch = lshr(word, EPOCH) + 1
-            if cas64(epoch_at, word, (epoch << EPOCH) | (word & 0xFFFF)) != 0:
-                break
-        high_at = epoch_at - H_EPOCH + H_SLOTS_HIGH
+        epoch = _publish_epoch(ctx, 1)
+        high_at = get(ctx, C_HEADER_EPOCH) - H_EPOCH + H_SLOTS_HIGH
         if ld64(high_at) <= slot:
             st64(high_at, slot + 1)
         new = SLOT_ACTIVE | ((get(ctx, C_LANE) + 1) << SLOT_OWNER)
@@ -123,11 +134,7 @@ def registry_mark(ctx, slot):
     st64s(state_at(ctx, slot), (state & ~0xFF) | SLOT_DYING)
     at(ctx, Site.SLOT_MARKED)
     # the epoch behind it: a lane that sees it move also sees the mark (`refresh_mine`)
-    epoch_at = get(ctx, C_HEADER_EPOCH)
-    for _ in range(1 << 20):
-        word = ld64s(epoch_at)
-        if cas64(epoch_at, word, ((lshr(word, EPOCH) + 1) << EPOCH) | ((word + 1) & 0xFFFF)) != 0:
-            break
+    _publish_epoch(ctx, 1)
     return 1
 
 
@@ -138,11 +145,7 @@ def registry_free(ctx, slot):
     if (state & 0xFF) != SLOT_DYING:
         return 0
     st64s(state_at(ctx, slot), SLOT_FREE | (((slot_generation(state) + 1) & 0xFFFF) << SLOT_GENERATION))
-    epoch_at = get(ctx, C_HEADER_EPOCH)
-    for _ in range(1 << 20):
-        word = ld64s(epoch_at)
-        if cas64(epoch_at, word, word - 1) != 0:
-            break
+    _publish_epoch(ctx, 0)
     return 1
 
 

@@ -49,8 +49,9 @@ def cut(ctx, slot, node, depth):
     or FULL.
 
     Notes
-    ----- A node without children is taken exclusively: its tail goes in the same turn. Crash: the word is
-    one store; what it left behind is tidied by whoever releases the gate, recovery included.
+    -----
+    A node without children is taken exclusively: its tail goes in the same turn. Crash: the word is one
+    store; what it left behind is tidied by whoever releases the gate, recovery included.
     """
     a = node_at(ctx, node)
     low = own_word(ctx, a, slot)

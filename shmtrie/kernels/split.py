@@ -97,11 +97,12 @@ def split(ctx, node, depth):
     FULL.
 
     Notes
-    ----- Gate of the node: exclusive, undo and redo lists empty. The suffix is born with its gate held. One
-    store of the tail (end | internal | child space) publishes it: the prefix gets the space that the
-    suffix's slot owned, the suffix the one with all the children, so no child changes. The space's owner is
-    mended after, a hint until then. Crash: before the commit the undo list takes everything back; after it
-    the redo list finishes.
+    -----
+    Gate of the node: exclusive, undo and redo lists empty. The suffix is born with its gate held. One store
+    of the tail (end | internal | child space) publishes it: the prefix gets the space that the suffix's
+    slot owned, the suffix the one with all the children, so no child changes. The space's owner is mended
+    after, a hint until then. Crash: before the commit the undo list takes everything back; after it the
+    redo list finishes.
     """
     status = _prepare(ctx, node, depth)
     if status != OK:

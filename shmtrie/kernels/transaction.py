@@ -220,8 +220,9 @@ def reserve_lists(ctx, gates, undo, redo):
     """See that the lists of the record have room for so many entries in all; OK or FULL.
 
     Notes
-    ----- Long lists go on in extents. A chunk is entered in the record while its claim is still in the undo
-    list, so one of the two frees it: claim values are not used twice. Chunks live until the gates are gone.
+    -----
+    Long lists go on in extents. A chunk is entered in the record while its claim is still in the undo list,
+    so one of the two frees it: claim values are not used twice. Chunks live until the gates are gone.
     """
     r = get(ctx, C_RECORD)
     for k in range(3):

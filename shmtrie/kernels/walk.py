@@ -189,12 +189,9 @@ def walk(ctx, q, n, early, details):
                 continue
             a = node_at(ctx, node)
             version = ld64a(a + N_VERSION)
-            tail, begin, edge, head = (
-                ld64(a + N_TAIL),
-                ld64(a + N_START),
-                ld64(a + N_EDGE),
-                ld64(a + N_COVERAGE),
-            )
+            tail, begin = ld64(a + N_TAIL), ld64(a + N_START)
+            at(ctx, Site.READER_LOADED)
+            edge, head = ld64(a + N_EDGE), ld64(a + N_COVERAGE)
             length = (tail & M31) - start
             if begin != start | (space << 32):
                 continue  # a stale or foreign entry

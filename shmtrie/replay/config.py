@@ -14,6 +14,7 @@ CACHE_TOKENS: Final = 1024 * TRACE_BLOCK_TOKENS
 """Default size of an engine's cache, in tokens."""
 _MAX_WORKERS: Final = 65_535
 _MAX_LANES: Final = 48
+_LANE_BLOCKS: Final = 24 * 4096  # 24 spans of 64 KiB, 16 bytes a block
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,7 @@ def plan_segment(workload: Workload, config: ReplayConfig) -> SegmentPlan:
     per_request = 8 if config.mid_evictions else 4
     nodes = 1024 + max(min(blocks, per_request * len(workload.requests)), blocks // 8)
     # A node takes a whole number of lines of four blocks, however few it has, and its edge grows in steps;
-    # a hot node lists its holders, four or more to a line.
-    room = blocks + blocks // 2 + 8 * nodes + 16 * config.workers
+    # a hot node lists its holders, four or more to a line. Every writer begins spans of its own, one for each
+    # size of extent that it needs.
+    room = blocks + blocks // 2 + 8 * nodes + 16 * config.workers + _LANE_BLOCKS * config.writers
     return SegmentPlan(room, nodes, config.workers + config.writers + 8, config.writers)

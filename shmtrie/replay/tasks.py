@@ -35,6 +35,7 @@ I64 = npt.NDArray[np.int64]
 
 # A store that meets another lane in the same node is to be tried again; so often until it counts as refused.
 _BUSY_TRIES: Final = 50
+_WARM_UP_SECONDS: Final = 60.0
 # Finds of one pass beside the writers, at most: bounds the samples of a long round.
 _BESIDE_FINDS: Final = 4096
 
@@ -94,7 +95,15 @@ class WriterTask:
             KvCacheEvent(3, "cleared"),
         ]
         batch = EventBatch.from_events(RouterEvent(worker_id, event) for event in events)
-        self.apply([batch, RemoveWorker(worker_id)], 0)
+        deadline = time.monotonic() + _WARM_UP_SECONDS
+        while True:
+            try:
+                self.apply([batch, RemoveWorker(worker_id)], 0)
+                return
+            except Busy:
+                # Another writer loads its code with the registration of ranks in its hands.
+                if time.monotonic() > deadline:
+                    raise
 
     def apply(self, commands: Sequence[Command], round_number: int) -> Applied:
         """Apply a round of commands and tell the routers when it begins and ends."""

@@ -57,7 +57,9 @@ class Actor:
         self.control = HookControl(self._memory)
         self.lane, self.busy = -1, False
         self._connection, there = Pipe()
-        env = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])))
+        env = dict(
+            os.environ, PYTHONPATH=os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        )
         env["SHMTRIE_TEST_BUILD"] = "1" if test_build else ""
         given = (there.fileno(), self._memory, board.descriptor)
         self._process = subprocess.Popen(
@@ -137,7 +139,9 @@ class Actor:
         """Let it do something until it pauses; the site where it does, None when it answered first."""
         self.control.arm(hooks.PAUSE, site, countdown)
         self.begin(method, *arguments)
-        wait_until(lambda: self.control.state == hooks.PAUSED or self.answered, TIMEOUT, f"pause of {self.pid}")
+        wait_until(
+            lambda: self.control.state == hooks.PAUSED or self.answered, TIMEOUT, f"pause of {self.pid}"
+        )
         if self.control.state == hooks.PAUSED:
             return int(self.control.words[hooks.W_LAST])
         self.control.disarm()

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from shmtrie.capacity import Capacity
-from shmtrie.index import Index
 from tests.concurrency.actor import Fleet
 from tests.concurrency.contest import segment_of
 from tests.concurrency.stage import Stage

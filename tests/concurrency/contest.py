@@ -129,7 +129,9 @@ class Contest:
             for path in self.pool.paths:
                 if part == 1.0 and path[0] != first:
                     continue
-                blocks = [(b, mix(1, *path[: d + 1])) for d, b in enumerate(path)][: max(1, int(part * len(path)))]
+                blocks = [(b, mix(1, *path[: d + 1])) for d, b in enumerate(path)][
+                    : max(1, int(part * len(path)))
+                ]
                 op: Op = ("store", rank, None, blocks)
                 expect(self.fleet.writers[0].apply(op) == OK, "a statue is refused:", op)
                 self.oracle.apply(op)
@@ -190,7 +192,9 @@ class Contest:
         """Apply to the oracle what the writers did; the states that each rank went through."""
         view = _View(self.oracle, queries)
         everybody = {*STATUES, *(r for stream in self.streams for r in stream.ranks), *self.oracle.ranks()}
-        histories = {rank: History(held=[view.held(rank)], reachable=[view.reachable(rank)]) for rank in everybody}
+        histories = {
+            rank: History(held=[view.held(rank)], reachable=[view.reachable(rank)]) for rank in everybody
+        }
         for plan, (times, outcomes, busy) in zip(plans, logs, strict=True):
             self.totals.ops += len(plan)
             self.totals.busy += busy
@@ -215,7 +219,11 @@ class Contest:
         if strangers:
             verdict.wrong.append(f"ranks that do not exist: {sorted(strangers)}")
         self.totals.verdict.add(verdict)
-        expect(not verdict.wrong, f"{len(verdict.wrong)} wrong answers while writers ran:\n", "\n".join(verdict.wrong))
+        expect(
+            not verdict.wrong,
+            f"{len(verdict.wrong)} wrong answers while writers ran:\n",
+            "\n".join(verdict.wrong),
+        )
 
     def compare(self, queries: Iterable[Sequence[int]], reload: bool = False) -> None:
         """Nobody writes: scores of all read methods, counters, dump, structure."""
@@ -228,20 +236,26 @@ class Contest:
         self.check.check_everything()
         tree = Tree(self.index.segment)
         expect(not tree.problems, "the tree at rest:", "; ".join(tree.problems))
+        report = self.index.verify()
+        expect(not report.unsettled, "verify at rest:", report)
 
     # -- the end ----------------------------------------------------------------------------------
 
     def finish(self) -> Totals:
         """Compare with a reload, then remove everything, each rank by its own lane: nothing is left."""
         self.compare(self.pool.queries(self.rng, 30), reload=True)
-        owner = {r: actor for actor, stream in zip(self.fleet.writers, self.streams, strict=True) for r in stream.ranks}
+        owner = {
+            r: actor
+            for actor, stream in zip(self.fleet.writers, self.streams, strict=True)
+            for r in stream.ranks
+        }
         owner |= dict.fromkeys(STATUES, self.fleet.writers[0])
         for rank in [r for r in self.oracle.ranks() if r in owner]:
-            hashes = list(self.oracle.of(rank).place_of)
+            depth_of = {h: self.oracle.places.depth[p] for h, p in self.oracle.of(rank).place_of.items()}
+            hashes = list(depth_of)
             self.rng.shuffle(hashes)
             if self.exact and rank not in STATUES:
-                depth = self.oracle.places.depth
-                hashes.sort(key=lambda h, mine=self.oracle.of(rank): -depth[mine.place_of[h]])  # type: ignore[misc]
+                hashes.sort(key=depth_of.__getitem__, reverse=True)
             for at in range(0, len(hashes), 7):
                 op: Op = ("remove", rank, hashes[at : at + 7])
                 expect(owner[rank].apply(op) == OK, "refused:", op)
@@ -325,8 +339,7 @@ def contest(
                     run.reopen() if seed % 3 == 0 else run.hand_over()
             return run.finish()
     except Exception as error:
-        flags = "" if leaf_first else " --any-removals"
         raise Mismatch(
-            f"{type(error).__name__}: {error}\nseed {seed}: scripts/soak.py --first {seed} --seeds 1 --kind {kind}{flags}"
-            f" --how {how} --rounds {rounds} --ops {ops}"
+            f"{type(error).__name__}: {error}\nin contest(fleet, {seed}, {kind!r}, leaf_first={leaf_first}, "
+            f"how={how!r}, rounds={rounds}, ops={ops}) with {len(fleet.writers)} writers"
         ) from error

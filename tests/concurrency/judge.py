@@ -76,7 +76,9 @@ def scores_of(raw: bytes) -> dict[Rank, int]:
     n = len(raw) // 20
     records = np.frombuffer(raw[: n * 16], np.uint64).reshape(n, 2).tolist()
     depths = np.frombuffer(raw[n * 16 :], np.uint32).tolist()
-    return {(worker, rank & 0xFFFF_FFFF): depth for (worker, rank), depth in zip(records, depths, strict=True)}
+    return {
+        (worker, rank & 0xFFFF_FFFF): depth for (worker, rank), depth in zip(records, depths, strict=True)
+    }
 
 
 @dataclass
@@ -179,6 +181,7 @@ def judge(rank: Rank, history: History, calls: Calls, leaf_first: bool) -> Verdi
         for i in np.flatnonzero(where)[:3].tolist():
             verdict.wrong.append(
                 f"{what}: rank {rank} scores {scores[i]}, allowed {lower[i]} to {upper[i]}, for query "
-                f"{calls.query[i]} in state {first[i]} to {last[i]}; find took {calls.begin[i]} to {calls.end[i]}"
+                f"{calls.query[i]} in state {first[i]} to {last[i]}; the find began at {calls.begin[i]} ns "
+                f"and took {calls.end[i] - calls.begin[i]} ns"
             )
     return verdict

@@ -1,8 +1,8 @@
 """Deterministic races: one process pauses inside an operation while others act, at every point in turn.
 
-Scripts are those of ``tests.scenarios``. Rank w writes on lane ``(w - 1) % 3`` unless told otherwise, so ranks 1, 2
-and 3 are on three lanes and 4 shares that of 1. Every repetition of a race has hashes of its own, and ends with
-an empty index.
+Scripts are those of ``tests.scenarios``. Rank w writes on lane ``(w - 1) % 3`` unless told otherwise, so
+ranks 1, 2 and 3 are on three lanes and 4 shares that of 1. Every repetition of a race has hashes of its own,
+and ends with an empty index.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Stage:
 
     def ops(self, script: str) -> list[Op]:
         """Operations of a script, and the queries to ask about them."""
-        return [salted(operation(step), self._salt) for step in script.split(";") if step.strip()]
+        return [salted(operation(step.strip()), self._salt) for step in script.split(";") if step.strip()]
 
     def actor(self, op: Op) -> Actor:
         """Who performs an operation."""
@@ -121,7 +121,9 @@ class Stage:
             found = self.scores(query)
             for rank in {*wanted, *found}:
                 low, high = wanted.get(rank, (0, 0))
-                expect(low <= found.get(rank, 0) <= high, "rank", rank, found, "not", (low, high), "for", query)
+                expect(
+                    low <= found.get(rank, 0) <= high, "rank", rank, found, "not", (low, high), "for", query
+                )
 
     def check_dump(self) -> None:
         """Whatever runs: a dump replays without orphans and shows nothing that is not held."""
@@ -140,7 +142,7 @@ class Stage:
                 own = self.oracle.own_hash(rank, query, int(depth))
                 expect(int(last) == own, "last hash of", rank, "at", int(depth), "is", int(last), "not", own)
         for info in self.index.workers():
-            low, high = self.oracle.block_bounds(tuple(info.worker))
+            low, high = self.oracle.block_bounds((info.worker.worker_id, info.worker.dp_rank))
             expect(low <= info.blocks <= high, info, "counts blocks not in", (low, high))
         tree = Tree(self.index.segment)
         expect(not tree.problems, "the tree at rest:", "; ".join(tree.problems))
@@ -198,7 +200,9 @@ class Stage:
             after._known[rank] = True
         after.apply(op)
         ranks = [r for r in after.ranks() if (r[0] if op[0] == "remove_worker" else r) == op[1]]
-        ranks += [r for r in self.oracle.ranks() if r not in ranks and op[0] == "remove_worker" and r[0] == op[1]]
+        ranks += [
+            r for r in self.oracle.ranks() if r not in ranks and op[0] == "remove_worker" and r[0] == op[1]
+        ]
         found: dict[tuple[int, ...], dict[Rank, tuple[int, int]]] = {}
         for query in self.queries:
             found[query] = {}
@@ -302,11 +306,21 @@ def _beside(
         if outcome == BUSY:
             stage.busy += 1
             expect(busy, other, "is busy:", message)
-            expect(mentions(message, actor), "Busy does not name lane", actor.lane, "and", actor.pid, ":", message)
+            expect(
+                mentions(message, actor),
+                "Busy does not name lane",
+                actor.lane,
+                "and",
+                actor.pid,
+                ":",
+                message,
+            )
             if other[0] == "store":
                 stage.check(during)
             else:  # a part may be done
-                stage.check({q: {**during[q], **between} for q, between in stage._bounds_during(other).items()})
+                stage.check(
+                    {q: {**during[q], **between} for q, between in stage._bounds_during(other).items()}
+                )
             break
         stage.note(other, outcome)
         stage.check(stage._bounds_during(op))
@@ -341,10 +355,20 @@ def read_race(stage: Stage, setup: str, query: str, script: str, points: Iterabl
                 reader.resume_pause()
             found = reader.end()
             for rank in {r for state in states for r in state} | found.keys():
-                allowed = {n for s in states for n in range(s.get(rank, (0, 0))[0], s.get(rank, (0, 0))[1] + 1)}
+                allowed = {
+                    n for s in states for n in range(s.get(rank, (0, 0))[0], s.get(rank, (0, 0))[1] + 1)
+                }
                 expect(
-                    found.get(rank, 0) in allowed, "rank", rank, "scores", found, "not one of", sorted(allowed),
-                    "pause", countdown, Site(site),
+                    found.get(rank, 0) in allowed,
+                    "rank",
+                    rank,
+                    "scores",
+                    found,
+                    "not one of",
+                    sorted(allowed),
+                    "pause",
+                    countdown,
+                    Site(site),
                 )
             stage.settle()
             stage.drain()

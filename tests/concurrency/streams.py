@@ -1,4 +1,4 @@
-"""Streams of several writers over the same few paths, drawn so that they meet in the same nodes all the time."""
+"""Streams of several writers over the same few paths: they meet in the same nodes all the time."""
 
 from __future__ import annotations
 
@@ -97,10 +97,10 @@ class Contended(Workload):
 
 
 def draw(oracle: Oracle, stream: Contended, n: int) -> list[Op]:
-    """The next `n` operations of a stream, drawn against a copy of the oracle that takes every one for applied.
+    """The next `n` operations of a stream, drawn against a copy of the oracle that takes all for applied.
 
-    Where several outcomes are allowed the real one may differ; the rest of the operations is then about blocks
-    that are not there, which is no harm: they are a subset, closed towards the root.
+    Where several outcomes are allowed the real one may differ; later operations may then be about blocks
+    that are not there, which is no harm: what is held is a subset, closed towards the root.
     """
     model = copy.deepcopy(oracle)
     stream.oracle = model

@@ -131,23 +131,27 @@ def test_r8_a_promotion_and_a_split(stage: Stage, order: str) -> None:
     """The rank is on both halves, or on neither."""
     one, two = "S 1 1-6", "S 2 1-3 + 9"
     first, second = (one, two) if order == "promotion first" else (two, one)
-    race(stage, "S 2 1-6; S 3 1-4", first, second, "Q 1-6 = 1:6 2:6 3:4; Q 1-3,9 = 1:3 2:4 3:3; E 1,3,3; N 1 6")
+    race(
+        stage, "S 2 1-6; S 3 1-4", first, second, "Q 1-6 = 1:6 2:6 3:4; Q 1-3,9 = 1:3 2:4 3:3; E 1,3,3; N 1 6"
+    )
 
 
 def test_r20_words_of_one_node_in_every_form(stage: Stage) -> None:
     """Two ranks get words where the inline ones, then those of the list, have just run out."""
-    for others in (1, 2, 6, 7, 9):
+    seen = set()
+    for others in (2, 3, 6, 7, 8):
         setup = "; ".join(f"S {3 * i} 1-4" for i in range(1, others + 1))
         scores = " ".join(f"{3 * i}:4" for i in range(1, others + 1))
-        sites = race(stage, setup, "S 1 1-4", "S 2 1-3", f"Q 1-4 = 1:4 2:3 {scores}; E 4")
-        assert Site.WORD_ENTERED in sites or Site.HEAD_PUBLISHED in sites
+        seen |= race(stage, setup, "S 1 1-4", "S 2 1-3", f"Q 1-4 = 1:4 2:3 {scores}; E 4")
+    assert {Site.WORD_ENTERED, Site.HEAD_PUBLISHED} <= seen
 
 
 def test_four_ranks_add_their_own_tails(stage: Stage) -> None:
     """Scenario 76: no rank ever more than its own, edges 2,2,2,2,4."""
     setup = "; ".join(f"S {r} 1-4" for r in (1, 2, 3, 5))
     result = "; ".join(
-        f"Q 1-4,{r}0,{r}1 = " + " ".join(f"{x}:{6 if x == r else 4}" for x in (1, 2, 3, 5)) for r in (1, 2, 3, 5)
+        f"Q 1-4,{r}0,{r}1 = " + " ".join(f"{x}:{6 if x == r else 4}" for x in (1, 2, 3, 5))
+        for r in (1, 2, 3, 5)
     )
     race(
         stage,

@@ -181,7 +181,9 @@ class Tree:
         counts = self._views["nodes"]["count"]
         for space in [root_space, *owner]:
             if int(counts[space]) != children[space]:
-                self.problems.append(f"space {space}: count {int(counts[space]):#x}, {children[space]} children")
+                self.problems.append(
+                    f"space {space}: count {int(counts[space]):#x}, {children[space]} children"
+                )
 
     def _check_table(self) -> None:
         entries = self._views["children"].reshape(-1)

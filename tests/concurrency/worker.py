@@ -177,7 +177,9 @@ class Worker:
             while len(some) > 1 and any(op[0] not in ("store", "remove", "clear") for op in some):
                 some = some[:-1]
             alone = len(some) == 1
-            steps.append((some, self._prepared(some[0]) if alone else EventBatch.from_events(map(as_event, some))))
+            steps.append(
+                (some, self._prepared(some[0]) if alone else EventBatch.from_events(map(as_event, some)))
+            )
             at += len(some)
         pauses = [rng.choice((0.0, 0.0, 20e-6)) if rng.random() < 0.1 else -1.0 for _ in steps]
         times, outcomes, busy, now = array("q"), list[str](), 0, time.monotonic_ns
@@ -208,7 +210,9 @@ class Worker:
                 busy += 1
                 deadline = deadline or time.monotonic() + PATIENCE
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"{function.__name__}{arguments} is busy for {PATIENCE} s: {error}") from error
+                    raise TimeoutError(
+                        f"{function.__name__}{arguments} is busy for {PATIENCE} s: {error}"
+                    ) from error
                 continue
             except ShmtrieError as error:
                 return [type(error).__name__], busy
@@ -237,8 +241,8 @@ class Worker:
         Returns
         -------
         calls : bytes
-            int64, shape (n, 5): begin and end, ns; index of the query; index of the answer; 1 if the find gave
-            up.
+            int64, shape (n, 5): begin and end, ns; index of the query; index of the answer; 1 if the find
+            gave up.
         answers : list of bytes
             Different answers: worker records, then depths.
         reads_again : (int, int)
@@ -268,9 +272,10 @@ class Worker:
         known: dict[bytes, int] = {}
         answers = [known.setdefault(r.workers.tobytes() + r.depths.tobytes(), len(known)) for r in results]
         rows = np.frombuffer(log.tobytes(), np.int64).reshape(-1, 4)
-        calls: npt.NDArray[np.int64] = np.column_stack((rows[:, :3], answers or np.empty(0, np.int64), rows[:, 3]))
+        column = np.array(answers, np.int64)
+        calls: npt.NDArray[np.int64] = np.column_stack((rows[:, :3], column, rows[:, 3]))
         after = self.reads_again()
-        return calls.astype(np.int64).tobytes(), list(known), (after[0] - before[0], after[1] - before[1])
+        return calls.tobytes(), list(known), (after[0] - before[0], after[1] - before[1])
 
 
 _OUTCOME = {

@@ -25,7 +25,7 @@ ORDER = (
     ("kernels",),
     ("scores", "event_types", "events", "arguments", "indexer", "hashing"),
     ("shmfile", "bytelock", "capacity", "header", "creation", "segment", "lanes"),
-    ("contexts", "fastcall", "ranks", "stats", "verify", "dump"),
+    ("contexts", "fastcall", "ranks", "stats", "verify", "verify_ranks", "verify_text", "dump"),
     ("lanework", "writer", "queries", "index"),
     ("radix_nodes", "radix_queries", "radix_tree", "pool", "sharding"),
     ("engines", "replay", "cli_output", "cli"),

@@ -16,7 +16,7 @@ from shmtrie.errors import Busy, EventStatus
 from shmtrie.events import KIND_REMOVE, EventBatch, KvCacheEvent, KvCacheStoreData, RouterEvent
 from shmtrie.events import KvCacheStoredBlockData as Block
 from shmtrie.radix_tree import RadixTree
-from shmtrie.replay import ReplayConfig, ReplayReport, generate_trace, run_replay
+from shmtrie.replay import ReplayConfig, ReplayReport, generate_trace, run_replay, tasks
 from shmtrie.replay import sources as replay_sources
 from shmtrie.replay.blocks import plan
 from shmtrie.replay.config import plan_segment
@@ -242,6 +242,15 @@ def test_busy_for_ever_is_reported() -> None:
     with pytest.raises(Busy):
         WriterTask(index, progress, 0).apply([RemoveWorker(2)], 2)
     assert progress.tolist() == [[2, 2]], "routers must not wait for a writer that failed"
+
+
+def test_warm_up_waits_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = Contended(60)
+    WriterTask(index, np.zeros((1, 2), np.int64), 0).warm_up(1)
+    assert index.times < 0 and index.tree.stats().ranks == 0
+    monkeypatch.setattr(tasks, "_WARM_UP_SECONDS", 0.0)
+    with pytest.raises(Busy):
+        WriterTask(Contended(10**9), np.zeros((1, 2), np.int64), 0).warm_up(1)
 
 
 def test_removal_of_a_worker_is_tried_again() -> None:

@@ -273,7 +273,7 @@ def test_every_invariant_is_tested() -> None:
     assert listed == [f"I{k}" for k in range(1, len(listed) + 1)]
     assert {invariant for invariant, _ in DAMAGE.values()} == set(listed)
     assert {rule.invariant for rule in RULES.values()} | {"I1", "I17", "I18"} == set(listed)
-    page = Path(__file__).resolve().parents[2] / "docs" / "invariants.md"
+    page = Path(__file__).resolve().parents[2] / "docs" / "architecture.md"
     assert re.findall(r"^\| (I\d+) \|", page.read_text(), re.MULTILINE) == listed
 
 
