@@ -2,8 +2,9 @@
 """A constant live set churned for ever in a segment of fixed size: does anything grow?
 
 Sessions are stored, grown by decode appends, evicted to a stub, branched again, evicted. Edge lengths shift
-100 -> 5 -> 1,000 -> 100 blocks on the way, so that the first and the last tenth of the run do the same work. The segment is sized for the live set with a quarter to spare. Reports time
-per operation in the first and the last tenth, nodes and lines in use, refusals, and what `verify` says.
+100 -> 5 -> 1,000 -> 100 blocks on the way, so that the first and the last tenth of the run do the same
+work. The segment is sized for the live set with a quarter to spare. Reports time per operation in the first
+and the last tenth, nodes and lines in use, refusals, and what `verify` says.
 
     scripts/churn.py --operations 10000000
 """
@@ -134,7 +135,9 @@ class Sessions:
 
 def main() -> int:
     """Run and report; 0 when nothing was refused, nothing grew and the segment is clean."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--operations", type=int, default=200_000)
     parser.add_argument("--live", type=int, default=200_000, help="blocks held at any time")
     parser.add_argument("--ranks", type=int, default=8)

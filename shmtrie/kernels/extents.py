@@ -312,13 +312,25 @@ def free_claim(ctx, a, value):
         hint_node(ctx, (a - nodes) >> 2)
         return
     line = (a - lines) >> 2
-    word_at = span_word_at(ctx, (line - 1) >> 10)
-    add64(word_at + 8, -1)
+    span = (line - 1) >> 10
+    word_at = span_word_at(ctx, span)
+    left = add64(word_at + 8, -1) - 1
     size = ld64(word_at) & 0xFFFF
     if 0 < size <= SPAN_LINES:
         index, _ = class_of(size)
         hints = get(ctx, C_LINE_HINTS) + index * CLASS_WORDS * 8
         n = pl64(hints)
-        if n < HINTS:
-            ps64(hints, n + 1)
-            ps64(hints + (n + 1) * 8, line)
+        if left > 0:
+            if n < HINTS:
+                ps64(hints, n + 1)
+                ps64(hints + (n + 1) * 8, line)
+            return
+        # The span is empty and may serve any class: hints would spread the next extents of this class over
+        # all the spans that it has ever had, and keep each of them.
+        kept = 0
+        for k in range(1, n + 1):
+            hint = pl64(hints + k * 8)
+            if (hint - 1) >> 10 != span:
+                kept += 1
+                ps64(hints + kept * 8, hint)
+        ps64(hints, kept)

@@ -50,7 +50,9 @@ def test_many_ranks_with_a_seed_each_on_one_prompt(index: Index) -> None:
             writer.store(rank, None, local, local + np.uint64(rank * 1_000_000))
         assert index.find_matches(local).scores == {(rank, 0): 300 for rank in ranks}
         details = index.find_match_details(local)
-        last = {int(w["worker_id"]): int(h) for w, h in zip(details.workers, details.last_hashes, strict=True)}
+        last = {
+            int(w["worker_id"]): int(h) for w, h in zip(details.workers, details.last_hashes, strict=True)
+        }
         assert last == {rank: 300 + rank * 1_000_000 for rank in ranks}
         for rank in ranks:
             writer.remove(rank, [300 - rank + rank * 1_000_000])

@@ -1,4 +1,6 @@
-"""Allocation under the shapes that strain it: thousands of one-block nodes, spans that change class, long transactions."""
+"""Allocation under the shapes that strain it: thousands of one-block nodes, spans that change class, long
+transactions.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,8 @@ def in_use(index: Index) -> tuple[int, int, int]:
 def test_store_over_more_nodes_than_the_record_lists(index: Index) -> None:
     """One rank's chain broken into one-block nodes, then stored by another rank in one transaction.
 
-    The splits turn spans from large classes to small ones: a hint of an old class must not become an extent that
-    reaches beyond its span. The store's gate and log lists go on in extents, which come back.
+    The splits turn spans from large classes to small ones: a hint of an old class must not become an extent
+    that reaches beyond its span. The store's gate and log lists go on in extents, which come back.
     """
     n = LANE_GATES + 2_100
     local = np.arange(1, n + 1, dtype=np.uint64)
@@ -54,7 +56,9 @@ def test_store_over_more_nodes_than_the_record_lists(index: Index) -> None:
 
 
 def test_a_long_store_without_room_for_its_lists_changes_nothing(segment_name: Callable[[], str]) -> None:
-    """The record's lists need extents that are not there: refused, nothing changed, room again after a removal."""
+    """The record's lists need extents that are not there: refused, nothing changed, room again after a
+    removal.
+    """
     name = segment_name()
     n = LANE_GATES + 200
     capacity = Capacity(blocks=n, workers=4, lanes=2, nodes=3 * n, extents=3 * n // 1_024 * 1_024)
