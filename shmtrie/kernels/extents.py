@@ -243,7 +243,13 @@ def claim_lines(ctx, lines):
             word_at = span_word_at(ctx, (line - 1) >> 10)
             word = ld64(word_at)
             have = word & 0xFFFF
-            if have < size or have > SPAN_LINES or ((word >> SPAN_CONVERTING) & 0xFF) != 0:
+            # a larger class only when nothing else is left: hints of such extents do not outlive the call
+            if (
+                have < size
+                or (have > size and patient < 1)
+                or have > SPAN_LINES
+                or ((word >> SPAN_CONVERTING) & 0xFF) != 0
+            ):
                 continue
             # a hint may be from before its span was turned: it has to be a place of an extent of the class
             # it has now
