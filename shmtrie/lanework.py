@@ -13,7 +13,7 @@ from . import errors
 from .contexts import WriterContext, signed
 from .errors import EventStatus
 from .events import EventParts
-from .kernels import batch, recover
+from .kernels import batch, recover, registry
 from .kernels import context as c
 from .lanes import LaneSeat, lane_info
 from .ranks import RankRegistry
@@ -27,6 +27,25 @@ _TABLES = {
     c.TABLE_CHILDREN: "children",
     c.TABLE_LOG: "the lane's transaction record",
 }
+
+
+_KERNELS = (
+    batch.apply_event,
+    batch.apply_events,
+    batch.sweep_slot,
+    batch.tidy_up,
+    batch.lookup_move,
+    batch.aliases_move,
+    batch.adopt_slot,
+    batch.covered_blocks,
+    recover.recover,
+    registry.registry_find,
+    registry.registry_assign,
+    registry.registry_mark,
+    registry.registry_free,
+    registry.registry_own,
+    registry.rank_map_put,
+)
 
 
 class LaneWork:
@@ -48,6 +67,9 @@ class LaneWork:
         self.segment = segment
         self.patience = patience
         self._turn = threading.Lock()
+        # now, not while others wait for what this lane holds: loading a kernel takes some 15 ms
+        for kernel in _KERNELS:
+            kernel.compile()
         self.seat = LaneSeat.take(segment)
         try:
             self.context = WriterContext(segment, self.seat.lane)
@@ -115,7 +137,10 @@ class LaneWork:
             elif status == c.ROWS:
                 context.grow_rows(4 * context.get(c.C_TOUCHED_ROOM))
             elif status == c.UNKNOWN_RANK:
-                refused = self.ranks.admit(parts)
+                try:
+                    refused = self.ranks.admit(parts)
+                except errors.Busy:  # the registry is being held by another writer
+                    return EventStatus.BUSY
                 if refused is None:
                     continue
                 if refused != EventStatus.BUSY:

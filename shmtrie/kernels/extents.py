@@ -107,22 +107,16 @@ def _hint_span(ctx, hints, span, size):
     """Enter free extents of a span into the hints of its class; the number found."""
     first = span * SPAN_LINES + 1
     claims = get(ctx, C_CLAIMS)
-    word_at = span_word_at(ctx, span)
-    used = ld64(word_at + 8)
     n = pl64(hints)
-    found, claimed = 0, 0
+    found = 0
     line = first + (SPAN_LINES // size - 1) * size
-    while line >= first:  # the lowest comes out first
-        if ld32(claims + line * 4) != 0:
-            claimed += 1
-        elif n < HINTS:
+    while line >= first and n < HINTS:  # the lowest comes out first
+        if ld32(claims + line * 4) == 0:
             n += 1
             found += 1
             ps64(hints + n * 8, line)
         line -= size
     ps64(hints, n)
-    if claimed != used:  # the count drifts when a lane dies between a claim and its count
-        cas64(word_at + 8, used, claimed)
     return found
 
 
@@ -310,17 +304,22 @@ def free_later(ctx, line):
 @jit
 def free_claim(ctx, a, value):
     """Free a claim word that still has `value`, and mend the hints. Safe to repeat: values do not return."""
-    if cas32(a, value, 0) == 0:
-        return
     lines = get(ctx, C_CLAIMS)
     nodes = get(ctx, C_NODE_CLAIMS)
     if nodes <= a < nodes + get(ctx, C_N_NODES) * 4:
-        hint_node(ctx, (a - nodes) >> 2)
+        if cas32(a, value, 0) != 0:
+            hint_node(ctx, (a - nodes) >> 2)
+        return
+    if ld32(a) != value:
         return
     line = (a - lines) >> 2
     span = (line - 1) >> 10
     word_at = span_word_at(ctx, span)
+    # the count first: once the claim is gone the span may be turned, and its count starts anew
     left = add64(word_at + 8, -1) - 1
+    if cas32(a, value, 0) == 0:
+        add64(word_at + 8, 1)
+        return
     size = ld64(word_at) & 0xFFFF
     if 0 < size <= SPAN_LINES:
         index, _ = class_of(size)
