@@ -9,7 +9,7 @@ from __future__ import annotations
 from shmtrie.atomics import ld64, lshr, pl64, st64
 from shmtrie.kernels.aliases import alias_drop, alias_prepare
 from shmtrie.kernels.build import inl, jit
-from shmtrie.kernels.children import child_insert, child_insert_private
+from shmtrie.kernels.children import child_insert_private
 from shmtrie.kernels.context import (
     C_N_CUTS,
     C_N_TOUCHED,
@@ -62,6 +62,7 @@ from shmtrie.kernels.plan import (
     row_put,
 )
 from shmtrie.kernels.protocol import gate_exclusive, gate_shared, log_redo, node_at
+from shmtrie.kernels.spaces import child_insert
 from shmtrie.kernels.split import split
 from shmtrie.kernels.transaction import reserve_lists
 from shmtrie.layout import (

@@ -10,13 +10,14 @@ from __future__ import annotations
 from shmtrie.atomics import fence_full, ld32, ld64, lshr, pl64, st64, st64r
 from shmtrie.kernels.aliases import aliases_free_later
 from shmtrie.kernels.build import inl, jit
-from shmtrie.kernels.children import child_count, child_lock, first_hash, parent_of
+from shmtrie.kernels.children import child_count, first_hash, parent_of
 from shmtrie.kernels.context import C_NODE_CLAIMS, C_RECORD, OK, get
 from shmtrie.kernels.coverage import cov_max
 from shmtrie.kernels.edges import edge_copy
 from shmtrie.kernels.extents import class_of, extent_lines, free_later
 from shmtrie.kernels.hooks import Site, at
 from shmtrie.kernels.protocol import count, gate_exclusive, log_redo, node_at, push_todo
+from shmtrie.kernels.spaces import child_lock
 from shmtrie.kernels.transaction import commit, needs_test, release, undo_all
 from shmtrie.layout import (
     COUNTERS,

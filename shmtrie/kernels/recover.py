@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from shmtrie.atomics import ld64, pl64, st64r
 from shmtrie.kernels.build import entry, jit
-from shmtrie.kernels.children import space_unlock
 from shmtrie.kernels.context import C_BASE, C_LANE, C_OPERATION, C_RECORD, OK, get, put
 from shmtrie.kernels.hooks import Site, at
 from shmtrie.kernels.protocol import count, node_at
 from shmtrie.kernels.reclaim import work_todo
+from shmtrie.kernels.spaces import space_unlock
 from shmtrie.kernels.transaction import finish, redo_all, release, undo_all
 from shmtrie.layout import (
     COUNTERS,

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from shmtrie.atomics import add64, cas32, cas64, ld32, ld64, lshr, pl64, st32, st64, st64r
 from shmtrie.kernels.build import inl, jit
-from shmtrie.kernels.children import child_count, child_lock, child_unlink, end_life, first_hash
+from shmtrie.kernels.children import child_count, first_hash
 from shmtrie.kernels.context import (
     C_BASE,
     C_CLAIMS,
@@ -44,6 +44,7 @@ from shmtrie.kernels.protocol import (
     redo_entry,
     undo_entry,
 )
+from shmtrie.kernels.spaces import child_lock, child_unlink, end_life
 from shmtrie.layout import (
     CHUNK_LINES,
     GATE_CHUNKS,
