@@ -1,4 +1,6 @@
-"""Fleets of processes that the tests of this directory share: started once, reset for each test."""
+"""Fleets of processes that the tests of a file share: reset for each test, gone before other files' tests
+count processes.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,14 @@ from tests.reference import Rank
 PATIENCE = 0.002  # seconds: a lane that pauses does not let go, so the others need not wait
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def fleet() -> Iterator[Fleet]:
     """Three writers and a reader with the product's kernels."""
     with Fleet(writers=3, readers=1) as made:
         yield made
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cast() -> Iterator[Fleet]:
     """Three writers and a reader with the kernels of the test build."""
     with Fleet(writers=3, readers=1, test_build=True) as made:
