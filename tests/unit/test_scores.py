@@ -118,6 +118,8 @@ def test_pack_wants_equal_lengths() -> None:
 def test_memo_of_ranks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scores_module, "_RANK_LISTS_LIMIT", 4)
     monkeypatch.setattr(scores_module._RankTable, "LIMIT", 8)
+    scores_module._rank_lists.clear()  # what earlier tests left counts, too
+    scores_module._ranks.clear()
     for i in range(50):
         assert OverlapScores.pack([(i, 0), (i, 1)], [1, 2]).scores == {(i, 0): 1, (i, 1): 2}
         assert len(scores_module._rank_lists) <= 4
