@@ -11,6 +11,7 @@ import numpy as np
 from .capacity import Capacity
 from .errors import EventStatus, exception_for
 from .events import EventLike
+from .kernels.build import ensure
 from .queries import IndexQueries
 from .segment import Segment
 from .writer import Writer
@@ -55,7 +56,7 @@ class Index(IndexQueries):
         name : str
             POSIX name, with or without the leading slash.
         capacity : Capacity, optional
-            Default ``Capacity()``: a million blocks, 256 ranks, 16 lanes, 60 MB.
+            Default ``Capacity()``: a million blocks, 256 ranks, 16 lanes, 62 MiB.
         block_size : int, optional
             Tokens a block; a stamp that attachers can ask for.
         model : str, optional
@@ -78,6 +79,7 @@ class Index(IndexQueries):
         """
         if exact_holes:
             raise NotImplementedError("exact_holes=True comes with a later version")
+        ensure()  # first: who loses patience with the compiler leaves no segment behind
         return cls(Segment.create(name, capacity, block_size, model, exact_holes, exist_ok, mode))
 
     @classmethod
