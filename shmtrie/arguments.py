@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from .scores import WorkerWithDpRank
 
-__all__ = ["as_rank", "as_ranks", "as_u64", "as_worker_id", "hash_array", "offset_array"]
+__all__ = ["as_count", "as_rank", "as_ranks", "as_u64", "as_worker_id", "hash_array", "offset_array"]
 
 _MASK: Final = (1 << 64) - 1
 _U64: Final = np.dtype(np.uint64)
@@ -51,6 +51,32 @@ def as_u64(value: Any) -> int:
     if not -(1 << 63) <= number <= _MASK:
         raise ValueError(f"{number} does not fit 64 bits: need -2**63 <= value < 2**64")
     return number & _MASK
+
+
+def as_count(k: Any) -> int:
+    """Check how many results are asked for.
+
+    Parameters
+    ----------
+    k : int or object with __index__
+        0 <= k < 2**63.
+
+    Returns
+    -------
+    int
+        The number.
+
+    Raises
+    ------
+    TypeError
+        If it is a bool or no integer.
+    ValueError
+        If it is negative or out of range.
+    """
+    number = as_u64(k)
+    if number >> 63:
+        raise ValueError("k must not be negative")
+    return number
 
 
 def _unsigned(value: Any, bits: int, name: str) -> int:

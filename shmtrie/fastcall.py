@@ -24,7 +24,7 @@ from .atomics import ld32, pl8, pl64, ps64, st32
 from .contexts import Context
 from .kernels import query
 from .kernels.build import centry, inl
-from .kernels.context import C_OUT_DEPTHS, C_OUT_RECORDS, C_QUERY_VIEW, get
+from .kernels.context import C_OUT_DEPTHS, C_OUT_RECORDS, C_QUERY_NONE, C_QUERY_VIEW, get
 from .kernels.find import find
 from .layout import M32, MAX_STORE
 from .segment import Segment
@@ -46,8 +46,6 @@ _BUF, _LEN, _ITEMSIZE, _FLAGS, _FORMAT = 0, 16, 24, 32, 40
 _BUFFER_BYTES = 128
 _CONTIGUOUS_WITH_FORMAT = 0x0020 | 0x0010 | 0x0008 | 0x0004  # PyBUF_C_CONTIGUOUS | STRIDES | ND | FORMAT
 _METH_FASTCALL = 0x0080
-# words of the context behind C_QUERY_VIEW: address of a Py_buffer, address of None
-_NONE = 1
 
 
 @inl
@@ -72,7 +70,7 @@ def _is_hashes(view):
 
 @inl
 def _none(ctx):
-    none = get(ctx, C_QUERY_VIEW + _NONE)
+    none = get(ctx, C_QUERY_NONE)
     _IncRef(_u(none))
     return _u(none)
 
@@ -151,7 +149,7 @@ class _Builtin:
         definition = _MethodDef(b"find", address, _METH_FASTCALL, None)
         view = np.zeros(_BUFFER_BYTES, np.uint8)
         context.words[C_QUERY_VIEW] = view.ctypes.data
-        context.words[C_QUERY_VIEW + _NONE] = id(None)
+        context.words[C_QUERY_NONE] = id(None)
         function: Any = self._make(ctypes.addressof(definition), context.address, None)
         # a builtin has no room for attributes: the context keeps the rest, the owner of the builtin keeps
         # the context

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import fastcall
-from .arguments import as_ranks, as_u64, hash_array, offset_array
+from .arguments import as_count, as_ranks, hash_array, offset_array
 from .contexts import Context
 from .dump import dump_events
 from .errors import StaleHandle
@@ -170,9 +170,7 @@ class IndexQueries:
         list of Match
             Best first, in the order of `best_match`.
         """
-        k = as_u64(k)
-        if k >> 63:
-            raise ValueError("k must not be negative")
+        k = as_count(k)
         allowed = None if among is None else set(as_ranks(among))
         local, context = _query(local_hashes), self._context()
         n = query.find_plain(context.address, local.ctypes.data, len(local))

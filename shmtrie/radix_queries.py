@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import pairwise
 from typing import Any
 
-from .arguments import as_ranks, as_u64, hash_array, offset_array
+from .arguments import as_count, as_ranks, hash_array, offset_array
 from .errors import EventStatus, StaleHandle
 from .event_types import RouterEvent
 from .radix_nodes import Found, Nodes, TreeStats
@@ -116,9 +116,7 @@ class TreeQueries:
         list of Match
             Best first, in the order of `best_match`.
         """
-        k = as_u64(k)
-        if k >> 63:
-            raise ValueError("k must not be negative")
+        k = as_count(k)
         allowed = None if among is None else set(as_ranks(among))
         with self._lock:
             order = [

@@ -58,7 +58,7 @@ class RankRegistry:
         with registry_lock(self._segment, self._lock_timeout):
             slot = self._find(rank)
             if slot >= 0:
-                owner = int(self._states["state"][slot]) >> SLOT_OWNER & 0xFF
+                owner = self._owner(slot)
                 if owner not in (0, self._lane + 1):
                     if self._is_alive(owner - 1):
                         return EventStatus.RANK_OWNED_ELSEWHERE
@@ -87,6 +87,10 @@ class RankRegistry:
 
     def _find(self, rank: WorkerWithDpRank) -> int:
         return int(registry.registry_find(self._context.address, signed(rank.worker_id), rank.dp_rank))
+
+    def _owner(self, slot: int) -> int:
+        """Lane + 1 of a slot's owner, 0 for nobody."""
+        return int(self._states["state"][slot]) >> SLOT_OWNER & 0xFF
 
     def _generation(self, slot: int) -> int:
         return int(self._states["state"][slot]) >> SLOT_GENERATION & 0xFFFF
@@ -129,7 +133,7 @@ class RankRegistry:
             return
         if self._states["known"][slot]:
             self._states["degraded"][slot] = 1
-        elif int(self._states["state"][slot]) >> SLOT_OWNER & 0xFF == self._lane + 1:
+        elif self._owner(slot) == self._lane + 1:
             with registry_lock(self._segment, self._lock_timeout):
                 # nothing was stored, so there is nothing to sweep
                 registry.registry_mark(self._context.address, slot)
@@ -142,14 +146,14 @@ class RankRegistry:
     def disown(self, lane: int) -> None:
         """No rank belongs to a lane any more: it was closed, or is dead and recovered."""
         for slot in self._slots(SLOT_ACTIVE):
-            if int(self._states["state"][slot]) >> SLOT_OWNER & 0xFF == lane + 1:
+            if self._owner(slot) == lane + 1:
                 registry.registry_own(self._context.address, slot, lane + 1, 0)
 
     def release(self, rank: WorkerWithDpRank) -> None:
         """Give one rank away."""
         with registry_lock(self._segment, self._lock_timeout):
             slot = self._find(rank)
-            if slot < 0 or int(self._states["state"][slot]) >> SLOT_OWNER & 0xFF != self._lane + 1:
+            if slot < 0 or self._owner(slot) != self._lane + 1:
                 return
             # entries that only this rank needs stay until the lookup grows; nothing confirms them any more
             self._context.words[c.C_ORPHANS] = 1
@@ -216,7 +220,7 @@ class RankRegistry:
     def owner_text(self, rank: WorkerWithDpRank) -> str:
         """Who owns a rank, and what to do."""
         slot = self._find(rank)
-        owner = (int(self._states["state"][slot]) >> SLOT_OWNER & 0xFF) - 1 if slot >= 0 else -1
+        owner = self._owner(slot) - 1 if slot >= 0 else -1
         if owner < 0:
             return "belonged to another lane just now: try again"
         holder = lane_info(self._segment, owner).describe()

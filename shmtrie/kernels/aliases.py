@@ -147,10 +147,10 @@ def alias_prepare(ctx, a, slot, low, lo, hi, hashes):
                 st64(x + p * 8, ld64(hashes + (p - lo) * 8))
             return OK
     keep = max(hi, cutoff)
-    line = claim_lines(ctx, (keep + (keep >> 2) + 7) >> 3 if lo > 0 else (keep + 7) >> 3)
+    lines = (keep + (keep >> 2) + 7) >> 3 if lo > 0 else (keep + 7) >> 3
+    line = claim_lines(ctx, lines)
     if line == 0:
         return FULL
-    lines = (keep + (keep >> 2) + 7) >> 3 if lo > 0 else (keep + 7) >> 3
     y = line_at(ctx, line)
     for p in range(cutoff):
         st64(y + p * 8, own_hash(ctx, a, slot, low if word_at != 0 else 0, p))

@@ -81,7 +81,6 @@ from shmtrie.kernels.build import inl
     C_BUSY_LANE,
     C_BUSY_NODE,
     C_NEEDED,  # how much room a kernel asks for
-    C_CHANGED,  # words that a store changed; 0 = duplicate
     C_QUERY_VIEW,  # Py_buffer of the builtin, and the word behind it: address of None
     C_QUERY_NONE,
     # a store's plan beside TOUCHED and CUTS
@@ -90,7 +89,7 @@ from shmtrie.kernels.build import inl
     C_REST,  # index of the first block that goes into new nodes
     C_REST_NODE,  # the node that gets them as a child
     C_REST_DEPTH,
-) = cast("list[int]", [np.int64(k) for k in range(67)])  # no plain ints: helpers are then compiled once
+) = cast("list[int]", [np.int64(k) for k in range(66)])  # no plain ints: helpers are then compiled once
 C_HOOK = 120  # control array of the test build
 
 CONTEXT_WORDS = 128

@@ -23,8 +23,6 @@ from shmtrie.kernels.walk import walk
 from shmtrie.layout import EPOCH, M32, R_BLOCKS, R_STATE, RANK_STATE_BYTES, SLOT_ACTIVE, SLOT_EPOCH
 from shmtrie.vectors import copy_record, gt16
 
-NONE, TORN = 0, -1
-
 
 @inl
 def _emit(ctx, slot, k, details):

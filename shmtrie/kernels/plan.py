@@ -10,7 +10,7 @@ from __future__ import annotations
 from shmtrie.atomics import fence_acquire, ld64, ld64a, lshr, pl64
 from shmtrie.kernels.aliases import alias_hash
 from shmtrie.kernels.build import inl, jit
-from shmtrie.kernels.children import child_find, child_hash, parent_of, prefetch_child
+from shmtrie.kernels.children import child_find, parent_of
 from shmtrie.kernels.context import (
     BAD_SEQUENCE,
     C_CUTS,
@@ -21,7 +21,6 @@ from shmtrie.kernels.context import (
     C_REST,
     C_REST_DEPTH,
     C_REST_NODE,
-    C_SEED,
     C_SPLIT_DEPTH,
     C_SPLIT_NODE,
     C_TOUCHED,
@@ -194,16 +193,8 @@ def plan_path(ctx, slot, node, depth, local, external, n):
         inside = (tail & INTERNAL) != 0
         if node != 0:
             if has_row == 0:
-                if (
-                    _row(
-                        ctx, node, version, tail, depth, depth, depth, i, flags & ~ALIAS if inside else flags
-                    )
-                    != OK
-                ):
+                if _row(ctx, node, version, tail, depth, depth, depth, i, 0 if inside else flags) != OK:
                     return ROWS
-                if inside:
-                    last = get(ctx, C_N_TOUCHED) - 1
-                    row_put(ctx, last, T_FLAGS, 0)
             last = get(ctx, C_N_TOUCHED) - 1
             more = row_get(ctx, last, T_FLAGS)
             if not inside:
@@ -296,8 +287,3 @@ def find_moved(ctx, slot, parent, parent_depth, external, n):
         if status != OK:
             return status
     return _moved(ctx, slot, parent, parent_depth, external, get(ctx, C_REST), n)
-
-
-@inl
-def prefetch_first(ctx, space, local):
-    prefetch_child(ctx, child_hash(get(ctx, C_SEED), space, local))

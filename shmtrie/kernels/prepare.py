@@ -115,11 +115,11 @@ def take_gates(ctx):
 def reserve(ctx, n):
     """Room in the record for what the plan needs; OK or FULL."""
     rows, gates_only = get(ctx, C_N_TOUCHED), 0
+    if rows <= SMALL:
+        return OK
     for k in range(rows):
         if (row_get(ctx, k, T_FLAGS) & EXCLUSIVE) == 0:
             gates_only += 1
-    if rows <= SMALL:
-        return OK
     fresh = (n - get(ctx, C_REST) + MAX_EDGE - 1) // MAX_EDGE
     cuts = get(ctx, C_N_CUTS)
     logged = gates_only + (rows - gates_only) * ROW_LOG + (fresh + cuts) * ROW_LOG + 64

@@ -118,6 +118,14 @@ def gate_entry(ctx, r, i):
 
 
 @inl
+def _fill(ctx, e, kind, address, old, new):
+    """Write one entry of either log; it counts once the list's length says so."""
+    st64(e, (kind << LOG_KIND) | (address - get(ctx, C_BASE)))
+    st64(e + 8, old)
+    st64(e + 16, new)
+
+
+@inl
 def log_undo(ctx, kind, address, old, new):
     """Announce a change; OK or FULL. The change itself comes after."""
     r = get(ctx, C_RECORD)
@@ -126,9 +134,7 @@ def log_undo(ctx, kind, address, old, new):
         put(ctx, C_FULL_TABLE, TABLE_LOG)
         return FULL
     e = undo_entry(ctx, r, n)
-    st64(e, (kind << LOG_KIND) | (address - get(ctx, C_BASE)))
-    st64(e + 8, old)
-    st64(e + 16, new)
+    _fill(ctx, e, kind, address, old, new)
     # release: a recoverer that sees the length sees the entry
     st64r(r + L_NUNDO, n + 1)
     at(ctx, Site.UNDO_LOGGED)
@@ -150,16 +156,14 @@ def log_redo(ctx, kind, address, old, new):
         put(ctx, C_FULL_TABLE, TABLE_LOG)
         return FULL
     e = redo_entry(ctx, r, n)
-    st64(e, (kind << LOG_KIND) | (address - get(ctx, C_BASE)))
-    st64(e + 8, old)
-    st64(e + 16, new)
+    _fill(ctx, e, kind, address, old, new)
     st64r(r + L_NREDO, n + 1)
     return OK
 
 
 @inl
 def push_todo(ctx, node):
-    """Remember a node whose reclaim test has to come later. A full list drops it: the next sweep finds it."""
+    """Remember a node whose reclaim test has to come later. A full list drops it, and then nobody tests it."""
     r = get(ctx, C_RECORD)
     n = pl64(r + L_NTODO)
     if n > 0 and pl64(r + L_TODO + (n - 1) * 8) == node:
@@ -188,17 +192,6 @@ def _pop_gate(ctx):
 
 
 # ------------------------------------------------------------------------------------------------ gates
-@inl
-def holds_exclusive(ctx, a):
-    return ((ld64(a + N_GATE) >> GATE_OWNER) & 0xFF) == get(ctx, C_LANE) + 1
-
-
-@inl
-def holds_gate(ctx, a):
-    w = ld64(a + N_GATE)
-    return ((w >> get(ctx, C_LANE)) & 1) != 0 or ((w >> GATE_OWNER) & 0xFF) == get(ctx, C_LANE) + 1
-
-
 @jit
 def gate_shared(ctx, node):
     """Take a node's gate shared, listed in the record first; OK, BUSY or FULL.
