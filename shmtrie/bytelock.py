@@ -38,12 +38,15 @@ _forks = 0  # forks that led to this process since the module was loaded
 def _after_fork_in_child() -> None:
     global _forks
     _forks += 1
-    for descriptor, mark in list(_carriers.items()):
-        if _mark_of(descriptor) == mark:
-            with suppress(OSError):
-                os.close(descriptor)
-    _carriers.clear()
-    _opening.release()
+    try:
+        # a copy, made in one step: a collection may run here and close files of its own accord
+        for descriptor, mark in _carriers.copy().items():
+            if _mark_of(descriptor) == mark:
+                with suppress(OSError):
+                    os.close(descriptor)
+    finally:
+        _carriers.clear()
+        _opening.release()
 
 
 os.register_at_fork(

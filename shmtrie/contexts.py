@@ -25,6 +25,7 @@ from .segment import Segment
 _RECORD = struct.Struct("<QI4x")
 _LOOKUP_LINES = 512
 _ALIAS_LINES = 64
+_LEAST_LINES = 64
 _SEEN_WORDS = 8_192
 _MAP_ENTRIES = 512
 _ROWS = 1_024  # nodes that a store touches
@@ -163,19 +164,39 @@ class WriterContext(Context):
     def grow(self, need: int) -> None:
         """Make room for `need` more entries in the lookup."""
         self._grow(c.C_LOOKUP, need, _LOOKUP_FILL, batch.lookup_move)
-        self.words[c.C_ORPHANS] = 0
 
     def grow_aliases(self, need: int) -> None:
         """Make room for `need` more entries in the lookup of aliases."""
         self._grow(c.C_ALIASES, need, _ALIAS_FILL, batch.aliases_move)
 
     def _grow(self, index: int, need: int, fill: int, kernel: Any) -> None:
-        """Rehash a table for `need` more entries; behind its address stand mask, used, tombstones."""
+        """Rehash a table for `need` more entries; behind its address stand mask, used, tombstones.
+
+        A rehash leaves out what is no longer needed. When that was much, a smaller table does: otherwise
+        ranks that come and go would make it grow for ever.
+        """
         lines, used, tombs = self.get(index + 1) + 1, self.get(index + 2), self.get(index + 3)
         if used + tombs + need > lines * fill:
             while used + need > lines * (fill - 1):
                 lines *= 2
             self._move(index, lines, kernel)
+            enough = lines
+            while enough > _LEAST_LINES and self.get(index + 2) + need <= enough // 2 * (fill - 1):
+                enough //= 2
+            if enough < lines:
+                self._move(index, enough, kernel)
+
+    def grow_for(self, status: int) -> None:
+        """Make the room that a kernel asked for: GROW, GROW_ALIASES, SCRATCH or ROWS."""
+        need = self.get(c.C_NEEDED)
+        if status == c.GROW:
+            self.grow(need)
+        elif status == c.GROW_ALIASES:
+            self.grow_aliases(need)
+        elif status == c.SCRATCH:
+            self.grow_seen(need)
+        else:
+            self.grow_rows(4 * self.get(c.C_TOUCHED_ROOM))
 
     def _move(self, index: int, lines: int, kernel: Any) -> None:
         old, old_address, old_lines = self._owned[index], self.get(index), self.get(index + 1) + 1
@@ -223,8 +244,7 @@ class WriterContext(Context):
             self._rebuild_map()
 
     def _rebuild_map(self) -> None:
-        """Enter the ranks that are left into an empty table; there are no more than slots, a quarter of it.
-        """
+        """Enter the ranks that are left into an empty table: no more than slots, a quarter of it."""
         self.area(c.C_RANK_MAP, self._map_entries * 16)
         for (worker_id, dp_rank), (slot, generation) in self._mapped.items():
             self._put(worker_id, dp_rank, slot, generation)

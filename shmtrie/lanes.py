@@ -5,9 +5,11 @@ holder dies the kernel lets it go, so who is granted the lock of a record that s
 clock or a pid, that the last holder is dead, and owns its recovery. A stopped process keeps its seat. What
 the record says of pids and times is for messages only.
 
-Life of a seat: `LaneSeat.take`; when `was_dead`, the caller recovers the record and says `recovered`;
-`activate`; operations, each batch after `check`; `leave`. A crash at any point leaves the record FREE, when
-nothing was written in its name, or ACTIVE, which the next holder recovers.
+Life of a seat: `LaneSeat.take`; when `was_dead`, the record is RECOVERING, the caller recovers it and says
+`recovered`; `activate`; operations, each batch after `check`; `leave`. A crash at any point leaves the record
+FREE, when nothing was written in its name, or ACTIVE or RECOVERING, which the next holder recovers.
+
+A seat is taken under a lock of its own, so that `owner_alive` never takes a recoverer for the dead owner.
 """
 
 from __future__ import annotations
@@ -17,80 +19,26 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 from .bytelock import LockFile
 from .errors import Busy, ForkedHandle, LaneLost, LaneUnavailable, SegmentPermission, StaleHandle
-from .layout import LANE_ACTIVE, LANE_FREE, LOCK_LANE, LOCK_REGISTRY, M32, PHASE_IDLE
+from .laneinfo import check_lane, lane_info, pid_namespace
+from .layout import (
+    LANE_ACTIVE,
+    LANE_FREE,
+    LANE_RECOVERING,
+    LOCK_LANE,
+    LOCK_REGISTRY,
+    LOCK_TAKING,
+    M32,
+    PHASE_IDLE,
+)
 from .segment import Segment
 
-__all__ = ["LaneInfo", "LaneSeat", "holder_alive", "lane_info", "registry_lock"]
+__all__ = ["LaneSeat", "registry_lock"]
 
 _PHASE: Final = 0xFF  # of the phase word; the rest is the operation number
-
-
-class LaneInfo(NamedTuple):
-    """What a lane's record says, and whether somebody holds its seat.
-
-    `pid` and `start_time` (clock ticks after boot) are those of the last holder in its own pid namespace,
-    whose inode is `pid_namespace`; `joined_ns` is wall clock, ns since 1970. `alive`: the seat is held now.
-    `active` and not `alive`: the holder died and nobody has recovered the lane yet.
-    """
-
-    lane: int
-    active: bool
-    alive: bool
-    idle: bool
-    generation: int
-    pid: int
-    start_time: int
-    pid_namespace: int
-    joined_ns: int
-
-    def describe(self) -> str:
-        """A few words for messages."""
-        if self.alive and not self.active:
-            return f"lane {self.lane}: being taken or recovered"
-        whose = "" if self.pid_namespace == _pid_namespace() else " of another pid namespace"
-        state = "" if self.alive else ", dead"
-        return f"lane {self.lane}: process {self.pid}{whose}{state}"
-
-
-def lane_info(segment: Segment, lane: int) -> LaneInfo:
-    """Read a lane's record; works read-only.
-
-    Raises
-    ------
-    ValueError
-        If the segment has no such lane.
-    StaleHandle
-    """
-    _check_lane(segment, lane)
-    record = segment.view("lanes")[lane]
-    return LaneInfo(
-        lane=lane,
-        active=int(record["state"]) == LANE_ACTIVE,
-        alive=segment.is_locked(LOCK_LANE + lane),
-        idle=int(record["phase"]) & _PHASE == PHASE_IDLE,
-        generation=int(record["generation"]),
-        pid=int(record["pid"]),
-        start_time=int(record["start_time"]),
-        pid_namespace=int(record["pid_namespace"]),
-        joined_ns=int(record["joined_ns"]),
-    )
-
-
-def holder_alive(segment: Segment, lane: int) -> bool:
-    """Whether some process, perhaps a stopped one, perhaps this one, holds a lane's seat; works read-only.
-
-    Raises
-    ------
-    ValueError
-        If the segment has no such lane.
-    StaleHandle
-    """
-    _check_lane(segment, lane)
-    return segment.is_locked(LOCK_LANE + lane)
 
 
 class LaneSeat:
@@ -119,7 +67,9 @@ class LaneSeat:
         self._active = False
         self._left = False
         self.generation = int(self._generations[0])
-        self.was_dead = self._state == LANE_ACTIVE or not self._is_idle
+        self.was_dead = self._state != LANE_FREE or not self._is_idle
+        if self.was_dead:
+            self._record["state"] = LANE_RECOVERING
 
     @classmethod
     def take(cls, segment: Segment, lane: int | None = None) -> LaneSeat:
@@ -150,13 +100,18 @@ class LaneSeat:
         if segment.read_only:
             raise SegmentPermission(f"segment {segment.name!r} is attached read-only: attach for writing")
         if lane is not None:
-            _check_lane(segment, lane)
+            check_lane(segment, lane)
         wanted = range(segment.capacity.lanes) if lane is None else (lane,)
         file = segment.open_lock_file()  # one description holds one seat
         try:
             for candidate in wanted:
-                if file.try_lock(LOCK_LANE + candidate):
-                    return cls(segment, candidate, file)
+                if not file.try_lock(LOCK_TAKING + candidate):
+                    continue  # somebody is just taking it, or finding it held
+                try:
+                    if file.try_lock(LOCK_LANE + candidate):
+                        return cls(segment, candidate, file)
+                finally:
+                    file.unlock(LOCK_TAKING + candidate)
         except BaseException:
             file.close()
             raise
@@ -202,7 +157,7 @@ class LaneSeat:
         record = self._record
         record["pid"] = os.getpid()
         record["start_time"] = _start_time()
-        record["pid_namespace"] = _pid_namespace()
+        record["pid_namespace"] = pid_namespace()
         record["joined_ns"] = time.time_ns()
         self.generation = (self.generation % M32) + 1  # 32 bits without 0
         record["generation"] = self.generation
@@ -326,20 +281,8 @@ def registry_lock(segment: Segment, timeout: float) -> Iterator[None]:
         file.close(LOCK_REGISTRY)
 
 
-def _check_lane(segment: Segment, lane: int) -> None:
-    if not 0 <= lane < segment.capacity.lanes:
-        raise ValueError(f"segment {segment.name!r} has lanes 0 to {segment.capacity.lanes - 1}, got {lane}")
-
-
 def _start_time() -> int:
     """Clock ticks from boot to the start of this process; 0 where /proc does not tell."""
     with suppress(OSError, ValueError, IndexError), open("/proc/self/stat", "rb") as file:
         return int(file.read().rpartition(b")")[2].split()[19])
-    return 0
-
-
-def _pid_namespace() -> int:
-    """Inode of this process's pid namespace; 0 where /proc does not tell."""
-    with suppress(OSError):
-        return os.stat("/proc/self/ns/pid").st_ino
     return 0

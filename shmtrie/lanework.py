@@ -15,7 +15,9 @@ from .errors import EventStatus
 from .events import EventParts
 from .kernels import batch, recover, registry
 from .kernels import context as c
-from .lanes import LaneSeat, lane_info
+from .kernels.reclaim import SCAN_STEP
+from .laneinfo import lane_info
+from .lanes import LaneSeat
 from .ranks import RankRegistry
 from .segment import Segment
 
@@ -28,6 +30,8 @@ _TABLES = {
     c.TABLE_LOG: "the lane's transaction record",
 }
 
+
+_ROOM = (c.GROW, c.GROW_ALIASES, c.SCRATCH, c.ROWS)  # a private table has to grow
 
 _KERNELS = (
     batch.apply_event,
@@ -61,6 +65,8 @@ class LaneWork:
     Raises
     ------
     LaneUnavailable, SegmentPermission
+    Busy
+        If the seat's last holder died, and its recovery waits for a stopped process.
     """
 
     def __init__(self, segment: Segment, patience: float) -> None:
@@ -73,7 +79,7 @@ class LaneWork:
         self.seat = LaneSeat.take(segment)
         try:
             self.context = WriterContext(segment, self.seat.lane)
-            self.ranks = RankRegistry(segment, self.context, self.seat.lane, patience)
+            self.ranks = RankRegistry(segment, self.context, self.seat.lane, patience, self.recover_lane)
             if self.seat.was_dead:
                 self._recover(self.seat, self.context)
             self.ranks.disown(self.seat.lane)
@@ -98,7 +104,10 @@ class LaneWork:
             except errors.ShmtrieError:
                 pass
             else:
-                batch.tidy_up(self.context.address)
+                # once is enough, unless the list was full and all nodes are being tested
+                for _ in range(self.segment.section_count("nodes") // SCAN_STEP + 2):
+                    if batch.tidy_up(self.context.address) != c.SCANNING:
+                        break
                 self.ranks.disown(self.seat.lane)
             self.seat.leave()
 
@@ -128,14 +137,8 @@ class LaneWork:
         pause = 20e-6
         while True:
             status = batch.apply_event(context.address, *arguments)
-            if status == c.GROW:
-                context.grow(context.get(c.C_NEEDED))
-            elif status == c.GROW_ALIASES:
-                context.grow_aliases(context.get(c.C_NEEDED))
-            elif status == c.SCRATCH:
-                context.grow_seen(context.get(c.C_NEEDED))
-            elif status == c.ROWS:
-                context.grow_rows(4 * context.get(c.C_TOUCHED_ROOM))
+            if status in _ROOM:
+                context.grow_for(status)
             elif status == c.UNKNOWN_RANK:
                 try:
                     refused = self.ranks.admit(parts)
@@ -156,7 +159,7 @@ class LaneWork:
                     return EventStatus.BUSY
                 time.sleep(pause * random.uniform(0.5, 1.5))
                 pause = min(pause * 2, 2e-3)
-            elif status not in (c.GROW, c.GROW_ALIASES, c.SCRATCH, c.ROWS):
+            elif status not in _ROOM:
                 return EventStatus(status)
 
     def describe(self, status: EventStatus, parts: EventParts) -> str:
@@ -208,6 +211,8 @@ class LaneWork:
                 self._recover(seat, WriterContext(self.segment, lane))
             self.ranks.disown(lane)
             return dead
+        except errors.Busy:  # a stopped process is in the way: another try, another time
+            return False
         finally:
             seat.leave()
 

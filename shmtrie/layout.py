@@ -36,7 +36,6 @@ CHUNK_LINES = SPAN_LINES  # an extent that a list goes on in
 GATE_CHUNKS, LOG_CHUNKS = 160, 1_536  # chunks of the gate list, and of each log
 GATES_A_CHUNK, LOG_A_CHUNK = CHUNK_LINES * LINE // 8, CHUNK_LINES * LINE // 24
 LANE_TODO = 256  # nodes left for a later reclaim test
-
 M12, M31, M32 = (1 << 12) - 1, (1 << 31) - 1, (1 << 32) - 1
 
 
@@ -120,10 +119,9 @@ H_SLOTS_HIGH = offset(HEADER, "slots_high")
 H_NODES_HIGH = offset(HEADER, "nodes_high")
 
 # ------------------------------------------------------------------------------------------------ lanes
-# byte-range locks on the segment's file: one byte a lane, one for the registration of ranks, one for the
-# creator
-LOCK_LANE, LOCK_REGISTRY, LOCK_CREATOR = 0, 64, 65
-LANE_FREE, LANE_ACTIVE = 0, 1
+# byte-range locks on the segment's file: a lane's seat, registration of ranks, creator, taking a seat
+LOCK_LANE, LOCK_REGISTRY, LOCK_CREATOR, LOCK_TAKING = 0, 64, 65, 128
+LANE_FREE, LANE_ACTIVE, LANE_RECOVERING = 0, 1, 2
 # counters of rare or per-event things, one writer each
 COUNTERS = (
     "events",
@@ -160,6 +158,7 @@ LANE = _record(
         ("n_redo", "<u8"),
         ("redo_at", "<u8"),  # redo entries before it are done
         ("n_todo", "<u8"),
+        ("todo_scan", "<u8"),  # node ids below it are all to be tested: the list was full
         ("_line",),
         ("space", "<u8"),  # the section under a space lock: which space,
         ("space_count", "<u8"),  # its count word before the lock,
@@ -204,6 +203,7 @@ L_SPACE_VALUE = offset(LANE, "space_value")
 L_SPACE_CHANGE = offset(LANE, "space_change")
 L_COUNTERS = offset(LANE, "counters")
 L_TODO = offset(LANE, "todo")
+L_TODO_SCAN = offset(LANE, "todo_scan")
 L_GATES = offset(LANE, "gates")
 L_UNDO = offset(LANE, "undo")
 L_REDO = offset(LANE, "redo")

@@ -5,16 +5,19 @@ kernels/registry.py.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 
 from .contexts import WriterContext, signed
-from .errors import EventStatus
+from .errors import Busy, EventStatus
 from .events import KIND_CLEAR, KIND_STORE, EventParts
 from .kernels import batch, registry
 from .kernels import context as c
-from .lanes import holder_alive, lane_info, registry_lock
-from .layout import COUNTERS, LANE_ACTIVE, SLOT_ACTIVE, SLOT_DYING, SLOT_GENERATION, SLOT_OWNER
+from .laneinfo import lane_info, owner_alive
+from .lanes import registry_lock
+from .layout import COUNTERS, SLOT_ACTIVE, SLOT_DYING, SLOT_GENERATION, SLOT_OWNER
 from .scores import WorkerWithDpRank
 from .segment import Segment
 
@@ -34,9 +37,19 @@ class RankRegistry:
         The lane.
     patience : float
         Seconds to wait for other lanes.
+    recover_lane : callable
+        Recovers a lane if its holder is dead.
     """
 
-    def __init__(self, segment: Segment, context: WriterContext, lane: int, patience: float) -> None:
+    def __init__(
+        self,
+        segment: Segment,
+        context: WriterContext,
+        lane: int,
+        patience: float,
+        recover_lane: Callable[[int], bool],
+    ) -> None:
+        self._recover_lane = recover_lane
         self._segment = segment
         self._context = context
         self._lane = lane
@@ -60,7 +73,7 @@ class RankRegistry:
             if slot >= 0:
                 owner = self._owner(slot)
                 if owner not in (0, self._lane + 1):
-                    if self._is_alive(owner - 1):
+                    if owner_alive(self._segment, owner - 1):
                         return EventStatus.RANK_OWNED_ELSEWHERE
                     self._context.words[c.C_BUSY_LANE] = owner - 1
                     return EventStatus.BUSY  # dead, and not recovered yet: the caller sees to that
@@ -77,7 +90,9 @@ class RankRegistry:
             if len(hashes) == 0:
                 return EventStatus.OK
             slot = registry.registry_assign(self._context.address, signed(rank.worker_id), rank.dp_rank)
-            if slot < 0 and self._sweep_dying():
+            if slot < 0:
+                self._mark_abandoned()
+                self._sweep_dying()
                 slot = registry.registry_assign(self._context.address, signed(rank.worker_id), rank.dp_rank)
             if slot < 0:
                 self._context.words[c.C_FULL_TABLE] = 0
@@ -95,30 +110,22 @@ class RankRegistry:
     def _generation(self, slot: int) -> int:
         return int(self._states["state"][slot]) >> SLOT_GENERATION & 0xFFFF
 
-    def _is_alive(self, lane: int) -> bool:
-        return int(self._lanes["state"][lane]) == LANE_ACTIVE and holder_alive(self._segment, lane)
-
     def _adopt(self, rank: WorkerWithDpRank, slot: int, owner: int) -> None:
         """Take over a slot that nobody owns, and rebuild what the lookup needs of it."""
         context = self._context
         registry.registry_own(context.address, slot, owner, self._lane + 1)
-        blocks = self._count_blocks(slot)
-        self._states["blocks"][slot] = blocks
-        context.grow(blocks)
-        context.grow_aliases(blocks)
-        batch.adopt_slot(context.address, slot)
-        context.map_rank(rank.worker_id, rank.dp_rank, slot, self._generation(slot))
-
-    def _count_blocks(self, slot: int) -> int:
-        """Blocks that a rank covers: counted while no lane splits, or a suffix could count twice."""
-        splits = self._lanes["counters"][:, COUNTERS.index("splits")]
-        blocks = 0
-        for _ in range(1_000):
-            before = int(splits.sum())
-            blocks = int(batch.covered_blocks(self._context.address, slot))
-            if int(splits.sum()) == before:
+        counted: tuple[int, ...] = ()
+        for _ in range(1_000):  # until two passes agree: no lane has split in between
+            before, counted = counted, batch.covered_blocks(context.address, slot)
+            if counted == before:
                 break
-        return blocks
+        plain, aliased, _ = counted
+        self._states["blocks"][slot] = plain + aliased
+        context.grow(plain)
+        context.grow_aliases(aliased)
+        while (status := batch.adopt_slot(context.address, slot)) != c.OK:
+            context.grow_for(status)
+        context.map_rank(rank.worker_id, rank.dp_rank, slot, self._generation(slot))
 
     @property
     def _lock_timeout(self) -> float:
@@ -134,11 +141,12 @@ class RankRegistry:
         if self._states["known"][slot]:
             self._states["degraded"][slot] = 1
         elif self._owner(slot) == self._lane + 1:
-            with registry_lock(self._segment, self._lock_timeout):
-                # nothing was stored, so there is nothing to sweep
+            # Nothing was stored (a commit makes the rank known), so there is nothing to sweep. A busy
+            # registry leaves the slot to the rank's next event, or to whoever looks for a free one.
+            with suppress(Busy), registry_lock(self._segment, self._lock_timeout):
                 registry.registry_mark(self._context.address, slot)
                 registry.registry_free(self._context.address, slot)
-            self._context.unmap_slot(slot)
+                self._context.unmap_slot(slot)
         if status == EventStatus.BUSY:
             self._lanes["counters"][self._lane, COUNTERS.index("busy")] += np.uint64(1)
 
@@ -156,7 +164,6 @@ class RankRegistry:
             if slot < 0 or self._owner(slot) != self._lane + 1:
                 return
             # entries that only this rank needs stay until the lookup grows; nothing confirms them any more
-            self._context.words[c.C_ORPHANS] = 1
             self._context.unmap_slot(slot)
             registry.registry_own(self._context.address, slot, self._lane + 1, 0)
 
@@ -174,42 +181,48 @@ class RankRegistry:
             self._sweep_dying()
 
     def sweep_dying(self) -> None:
-        """Sweep what an earlier removal had to leave."""
+        """Sweep what an earlier removal had to leave; best effort."""
         if self._slots(SLOT_DYING):
-            with registry_lock(self._segment, self._lock_timeout):
+            with suppress(Busy), registry_lock(self._segment, self._lock_timeout):
                 self._sweep_dying()
 
-    def _sweep_dying(self) -> bool:
-        """Sweep and free DYING slots; False when some stay, next to a stopped lane. Registry lock held."""
+    def _mark_abandoned(self) -> None:
+        """Mark slots that were assigned to a rank whose first store a death cut off. Registry lock held."""
+        for slot in self._slots(SLOT_ACTIVE):
+            if self._owner(slot) == 0 and not self._states["known"][slot]:
+                registry.registry_mark(self._context.address, slot)
+
+    def _sweep_dying(self) -> None:
+        """Sweep and free DYING slots; some may stay, next to a stopped lane. Registry lock held."""
         slots = self._slots(SLOT_DYING)
         if not slots:
-            return True
+            return
         deadline = time.monotonic() + max(self._patience, 0.05)
         if not self._others_quiet(deadline):
-            return False
-        done = True
+            return
         for slot in slots:
             node, status = 1, c.BUSY
             while status == c.BUSY:
                 status, node = batch.sweep_slot(self._context.address, slot, node)
                 if status == c.BUSY:
+                    if self._recover_lane(self._context.get(c.C_BUSY_LANE)):
+                        continue
                     if time.monotonic() > deadline:
                         break
                     time.sleep(0.0002)
             if status == c.OK:
                 self._context.unmap_slot(slot)
                 registry.registry_free(self._context.address, slot)
-            else:
-                done = False
-        return done
 
     def _others_quiet(self, deadline: float) -> bool:
-        """Every other lane's operation that may have begun before the mark has ended (M8)."""
+        """Every other lane's operation that may have begun before the mark has ended (M8); a dead one is
+        ended by its recovery.
+        """
         counters = self._lanes["op_counter"]
         before = counters.copy()
         waiting = [i for i in range(len(before)) if i != self._lane and before[i] & np.uint64(1)]
         while waiting:
-            waiting = [i for i in waiting if counters[i] == before[i]]
+            waiting = [i for i in waiting if counters[i] == before[i] and not self._recover_lane(i)]
             if waiting and time.monotonic() > deadline:
                 return False
             if waiting:

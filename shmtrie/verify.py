@@ -67,7 +67,17 @@ __all__ = ["VerifyReport", "verify"]
 _LOOKS: Final = 3
 _ROOM: Final = w.N_FAULTS * w.KEPT
 _SHOWN: Final = 20  # texts of one kind
-_RECORD: Final = ["generation", "op_counter", "phase", "n_gates", "n_undo", "n_redo", "redo_at", "n_todo"]
+_RECORD: Final = [
+    "generation",
+    "op_counter",
+    "phase",
+    "n_gates",
+    "n_undo",
+    "n_redo",
+    "redo_at",
+    "n_todo",
+    "todo_scan",
+]
 _COUNTS: Final = {
     "nodes": w.N_LIVE,
     "nodes_in_records": w.N_RECORDED,

@@ -62,7 +62,7 @@ def check_ranks(segment: Segment) -> list[Finding]:
 def check_blocks(
     segment: Segment, recounted: npt.NDArray[Any], is_held: Callable[[Segment, int], bool]
 ) -> list[Finding]:
-    """Compare the `blocks` of ACTIVE slots with what their coverage words sum up to (I17).
+    """Compare the `blocks` and `known` of ACTIVE slots with what their coverage words sum up to (I17).
 
     A lane that died between a word and its count leaves a difference, which goes when the rank is taken over:
     it is repairable where no living lane owns the slot.
@@ -75,6 +75,9 @@ def check_blocks(
         is_orphan = not 0 <= owner < segment.capacity.lanes or not is_held(segment, LOCK_LANE + owner)
         what = f"slot {slot} counts {view['blocks'][slot]} blocks, its coverage words {recounted[slot]}"
         found.append(Finding("I17", what, is_orphan, True, False, ()))
+    for slot in np.flatnonzero((kinds == SLOT_ACTIVE) & (recounted > 0) & (view["known"] == 0))[:20]:
+        what = f"slot {slot} covers {recounted[slot]} blocks, but its rank counts as one that stored nothing"
+        found.append(Finding("I17", what, False, True, False, ()))
     return found
 
 

@@ -8,14 +8,29 @@ nobody and may be written at any time.
 
 from __future__ import annotations
 
-from shmtrie.atomics import cas64, ctz, ld64, lshr, st64, st64r
+from shmtrie.atomics import cas64, ctz, fence_release, ld64, lshr, st64, st64r
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.context import C_N_LINES, FULL, OK, get
 from shmtrie.kernels.coverage import cov_find
-from shmtrie.kernels.extents import claim_lines, free_later, line_at
+from shmtrie.kernels.edges import edge_fits
+from shmtrie.kernels.extents import claim_lines, free_later
 from shmtrie.kernels.hooks import Site, at
 from shmtrie.kernels.protocol import bump, log_redo, log_undo
-from shmtrie.layout import ALIAS_LINES, ALIAS_SLOT, COV_ALIAS, LOG_BUMP, LOG_CAS64, M12, M32, N_ALIAS, N_EDGE
+from shmtrie.kernels.spans import line_at
+from shmtrie.layout import (
+    ALIAS_LINES,
+    ALIAS_SLOT,
+    COV_ALIAS,
+    LOG_BUMP,
+    LOG_CAS64,
+    M12,
+    M31,
+    M32,
+    N_ALIAS,
+    N_EDGE,
+    N_START,
+    N_TAIL,
+)
 from shmtrie.vectors import eq8, zero_line
 
 SLOT_MASK = ~((1 << ALIAS_SLOT) - 1)
@@ -66,11 +81,16 @@ def edge_hash_at(ctx, a, position):
 
 @inl
 def own_hash(ctx, a, slot, low, position):
-    """The rank's hash at a position that it covers: its alias, or the edge's."""
+    """The rank's hash at a position that it covers: its alias, or the edge's. Where a torn edge word does not
+    reach that far it is any hash, which the caller's look at the version refuses.
+    """
     if (low & COV_ALIAS) != 0:
         _, h = alias_hash(ctx, a, slot, position)
         return h
-    return ld64(edge_hash_at(ctx, a, position))
+    edge = ld64(a + N_EDGE)
+    if not edge_fits(ctx, edge) or position >= lshr(edge, 32):
+        return 0
+    return ld64(line_at(ctx, edge & M32) + (lshr(edge, 32) + position) * 8)
 
 
 # ------------------------------------------------------------------------------------------------ changes
@@ -113,13 +133,15 @@ def _link(ctx, a, word):
 
 
 @jit
-def alias_prepare(ctx, a, slot, low, lo, hi, hashes):
+def alias_prepare(ctx, a, slot, low, have, lo, hi, hashes):
     """See that the rank's alias extent will hold `hashes` at positions [lo, hi) once committed; OK or FULL.
 
     Parameters
     ----------
     low : int64
         Low half of the rank's coverage word as it stands.
+    have : int64
+        Length of the edge before this store, in blocks.
     lo, hi : int64
         Positions in the edge, in blocks.
     hashes : int64
@@ -127,11 +149,13 @@ def alias_prepare(ctx, a, slot, low, lo, hi, hashes):
 
     Notes
     -----
-    Gate: exclusive. Positions beyond the cutoff are written in place; a change of covered ones (a rename)
-    makes a new extent that the commit links instead of the old one. Crash: the undo list frees the new one;
-    the redo list finishes.
+    Gate: exclusive. Positions beyond the cutoff are written in place, behind a bump: a reader that counted
+    them before they were removed must not show the new hashes, which may never be committed. A change of
+    covered ones (a rename) makes a new extent that the commit links instead of the old one. Crash: the undo
+    list frees the new one; the redo list finishes.
     """
-    cutoff = low & M12
+    # a word may reach beyond the end: the rank has the rest in the suffix, under a word of its own
+    cutoff = min(low & M12, have)
     word_at, word = 0, 0
     if (low & COV_ALIAS) != 0:
         word_at, word = alias_find(ctx, a, slot)
@@ -143,6 +167,8 @@ def alias_prepare(ctx, a, slot, low, lo, hi, hashes):
                 same = 0
                 break
         if same != 0 and alias_fits(ctx, word, hi - 1):
+            bump(a)
+            fence_release()
             for p in range(max(lo, cutoff), hi):
                 st64(x + p * 8, ld64(hashes + (p - lo) * 8))
             return OK
@@ -218,7 +244,7 @@ def alias_split(ctx, a, b, cut):
         _, low, _ = cov_find(ctx, b, lshr(w, ALIAS_SLOT) - 1)
         if (low & COV_ALIAS) == 0:
             continue
-        blocks = low & M12
+        blocks = min(low & M12, (ld64(b + N_TAIL) & M31) - (ld64(b + N_START) & M32))
         lines = (blocks + 7) >> 3
         copy = claim_lines(ctx, lines)
         if copy == 0:

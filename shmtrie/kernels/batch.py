@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from shmtrie.atomics import ld32, ld64, ld64s, pl8, pl64, ps8, st32, st64
+from shmtrie.atomics import ld32, ld64, ld64a, ld64s, pl8, pl64, ps8, st32, st64
 from shmtrie.kernels.alias_lookup import alias_entries_rehash, alias_entry_put
 from shmtrie.kernels.build import entry, inl, jit
+from shmtrie.kernels.children import next_suffix
 from shmtrie.kernels.context import (
     BUSY,
+    C_ALIASES_MASK,
+    C_ALIASES_TOMBS,
+    C_ALIASES_USED,
     C_BUSY_LANE,
     C_HEADER_EPOCH,
     C_LANE,
@@ -14,6 +18,7 @@ from shmtrie.kernels.context import (
     C_LOOKUP_TOMBS,
     C_LOOKUP_USED,
     C_NEEDED,
+    C_RECORD,
     C_SEEN_MASK,
     C_STATES,
     GROW,
@@ -22,16 +27,17 @@ from shmtrie.kernels.context import (
     OK,
     RETIRED,
     ROWS,
+    SCANNING,
     SCRATCH,
     UNKNOWN_RANK,
     UNSUPPORTED,
     get,
     put,
 )
-from shmtrie.kernels.lookup import lookup_has, lookup_put, lookup_rehash
-from shmtrie.kernels.places import hash_at, own_alias, own_word
-from shmtrie.kernels.protocol import count, node_at
-from shmtrie.kernels.reclaim import has_todo, work_todo
+from shmtrie.kernels.lookup import lookup_has, lookup_put, lookup_rehash, mix
+from shmtrie.kernels.places import FOUND, HOPS, hash_at, own_alias, own_word
+from shmtrie.kernels.protocol import count, has_todo, node_at
+from shmtrie.kernels.reclaim import work_todo
 from shmtrie.kernels.registry import rank_slot, refresh_mine, slot_generation, slot_owner, state_at
 from shmtrie.kernels.remove import remove, sweep
 from shmtrie.kernels.store import store
@@ -42,11 +48,11 @@ from shmtrie.layout import (
     H_EPOCH,
     H_NODES_HIGH,
     H_RETIRED,
+    L_TODO_SCAN,
     M12,
     M31,
     M32,
     N_START,
-    N_SUFFIX,
     N_TAIL,
     R_DEGRADED,
     R_EVENT_ID,
@@ -124,8 +130,6 @@ def apply_one(ctx, kind, worker_id, dp_rank, has_parent, parent, local, external
         status = store(ctx, slot, has_parent, parent, local, external, n)
         if status == OK:
             count(ctx, STORED, n)
-            if n > 0 and ld32(known_at) == 0:
-                st32(known_at, 1)
     elif ld32(known_at) == 0:
         status = NO_BLOCK if kind == REMOVE else OK
     elif kind == REMOVE:
@@ -212,11 +216,11 @@ def sweep_slot(ctx, slot, first):
 
 @entry("int64(int64)")
 def tidy_up(ctx):
-    """Work off the to-do list; nodes left on it."""
+    """Work off the to-do list: OK, or SCANNING when it had been full (call again)."""
     begin(ctx)
     work_todo(ctx)
     finish(ctx)
-    return 1 if has_todo(ctx) else 0
+    return SCANNING if pl64(get(ctx, C_RECORD) + L_TODO_SCAN) != 0 else OK
 
 
 # ---------------------------------------------------------------------------- private tables
@@ -235,52 +239,73 @@ def aliases_move(ctx, old, lines):
 
 
 @jit
-def _adopt_node(ctx, slot, node):
+def _adopt_node(ctx, slot, node, low):
+    """Enter what a rank covers in a node; OK, or GROW, GROW_ALIASES with the need."""
     a = node_at(ctx, node)
-    low = own_word(ctx, a, slot)
     start = ld64(a + N_START) & M32
-    length = (ld64(a + N_TAIL) & M31) - start
-    for p in range(min(low & M12, length)):
-        if (low & COV_ALIAS) != 0:
+    blocks = min(low & M12, (ld64(a + N_TAIL) & M31) - start)
+    if (low & COV_ALIAS) != 0:
+        if get(ctx, C_ALIASES_USED) + get(ctx, C_ALIASES_TOMBS) + blocks > (get(ctx, C_ALIASES_MASK) + 1) * 3:
+            put(ctx, C_NEEDED, blocks)
+            return GROW_ALIASES
+        for p in range(blocks):
             found, h = own_alias(ctx, a, slot, p)
             if found != 0:
                 alias_entry_put(ctx, slot, h, node, p)
-        else:
-            found, h = hash_at(ctx, a, start + p)
-            if found != 0 and lookup_has(ctx, h, node, start + p) == 0:
-                lookup_put(ctx, h, node, p)
+        return OK
+    if get(ctx, C_LOOKUP_USED) + get(ctx, C_LOOKUP_TOMBS) + blocks > (get(ctx, C_LOOKUP_MASK) + 1) * 7:
+        put(ctx, C_NEEDED, blocks)
+        return GROW
+    for p in range(blocks):
+        found, h = hash_at(ctx, a, start + p)
+        if found == FOUND and lookup_has(ctx, h, node, start + p) == 0:
+            lookup_put(ctx, h, node, p)
+    return OK
 
 
 @entry("int64(int64, int64)")
 def adopt_slot(ctx, slot):
-    """Enter into the lookup what a rank covers: the lane takes it over. The tables have room for its blocks.
+    """Enter into the lookup what a rank covers: the lane takes it over. OK, or GROW, GROW_ALIASES with the
+    need (call again).
 
-    A word that reaches beyond its node's end sends the pass along the suffix chain (M12).
+    A word that reaches beyond its node's end, looked at when the node has been entered, sends the pass along
+    the suffix chain, whatever ids the suffixes have (M12).
     """
     high = ld64(get(ctx, C_HEADER_EPOCH) - H_EPOCH + H_NODES_HIGH)
     for node in range(1, high):
         link = node
-        for _ in range(4096):
-            if link <= 0 or link >= high:
+        for _ in range(HOPS):
+            if link == 0:
                 break
             a = node_at(ctx, link)
             low = own_word(ctx, a, slot)
             if low == 0:
                 break
-            _adopt_node(ctx, slot, link)
-            if (low & M12) <= (ld64(a + N_TAIL) & M31) - (ld64(a + N_START) & M32):
+            status = _adopt_node(ctx, slot, link, low)
+            if status != OK:
+                return status
+            if (low & M12) <= (ld64a(a + N_TAIL) & M31) - (ld64(a + N_START) & M32):
                 break
-            link = ld64(a + N_SUFFIX) & M32
-    return 0
+            link = next_suffix(ctx, a)
+    return OK
 
 
-@entry("int64(int64, int64)")
+@entry("UniTuple(int64, 3)(int64, int64)")
 def covered_blocks(ctx, slot):
-    """Blocks that a rank covers, counted anew."""
+    """Blocks that a rank covers under the edges' hashes, and under its own; and a check sum of where.
+
+    Two passes with one result saw no split: one between two looks may count its suffix twice, or not at all.
+    """
     high = ld64(get(ctx, C_HEADER_EPOCH) - H_EPOCH + H_NODES_HIGH)
-    total = 0
+    plain, aliased, check = 0, 0, 0
     for node in range(1, high):
         a = node_at(ctx, node)
         low = own_word(ctx, a, slot)
-        total += min(low & M12, (ld64(a + N_TAIL) & M31) - (ld64(a + N_START) & M32)) if low != 0 else 0
-    return total
+        if low != 0:
+            blocks = min(low & M12, (ld64(a + N_TAIL) & M31) - (ld64(a + N_START) & M32))
+            if (low & COV_ALIAS) != 0:
+                aliased += blocks
+            else:
+                plain += blocks
+            check = mix(check ^ (node << 12) ^ blocks)
+    return plain, aliased, check

@@ -87,7 +87,7 @@ def check_aliases(ctx, chk, node):
 
 @jit
 def _check_flag(ctx, chk, node, slot, stop):
-    """A word with the alias flag has an entry in the directory, whose extent holds all that it covers."""
+    """A word with the alias flag has an entry in the directory, whose extent holds all that it covers here."""
     put(chk, S_FLAGGED, get(chk, S_FLAGGED) + 1)
     if pl64(get(chk, K_ALIAS_SEEN) + slot * 8) != node:
         found(chk, Fault.ALIAS_MISSING, node, slot, stop, get(chk, S_MOVING))
@@ -125,7 +125,7 @@ def _check_word(ctx, chk, node, slot, low, length, internal):
     elif state != SLOT_ACTIVE:
         found(chk, Fault.WORD_FREE_SLOT, node, slot, state, moving)
     if (low & COV_ALIAS) != 0:
-        _check_flag(ctx, chk, node, slot, stop)
+        _check_flag(ctx, chk, node, slot, min(stop, length))
     blocks = get(chk, K_BLOCKS) + slot * 8
     ps64(blocks, pl64(blocks) + max(0, min(stop, length) - begin))
     return stop

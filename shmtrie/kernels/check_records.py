@@ -59,6 +59,7 @@ from shmtrie.layout import (
     L_SPACE_CHANGE,
     L_SPACE_VALUE,
     L_TODO,
+    L_TODO_SCAN,
     L_UNDO,
     LANE_BYTES,
     LANE_GATES,
@@ -168,6 +169,12 @@ def _read_record(ctx, chk, lane, r):
     gates, undo, redo = _length(ctx, chk, r, 0), _length(ctx, chk, r, 1), _length(ctx, chk, r, 2)
     if gates < 0 or undo < 0 or redo < 0 or todo < 0 or todo > LANE_TODO or phase > PHASE_RELEASE:
         found(chk, Fault.LANE_WORDS, lane, word, todo, 0)
+    scan = ld64(r + L_TODO_SCAN)
+    if scan < 0 or scan > get(ctx, C_N_NODES):
+        found(chk, Fault.LANE_WORDS, lane, word, scan, 0)
+        scan = 0
+    for node in range(1, scan):
+        mark_node(ctx, chk, node, M_TODO)
     for k in range(min(todo, LANE_TODO)):
         mark_node(ctx, chk, ld64(r + L_TODO + k * 8), M_TODO)
     change = ld64(r + L_SPACE_CHANGE)

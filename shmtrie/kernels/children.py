@@ -90,7 +90,8 @@ def _is_child(ctx, a, place, local):
     """
     for _ in range(READS):
         version = ld64a(a + N_VERSION)
-        if ld64(a + N_START) != place:
+        # acquire: the place comes last when a node is made, so its edge is the one of this life
+        if ld64a(a + N_START) != place:
             return False
         first = first_hash(ctx, a)
         fence_acquire()
@@ -176,6 +177,20 @@ def child_insert_private(ctx, space, local, node):
 
 
 @inl
+def next_suffix(ctx, a):
+    """The suffix that the node's last split left, or 0 when that one's life is over.
+
+    The link carries the generation of the suffix: its id may belong to another node by now, and links that
+    were followed into other lives form cycles.
+    """
+    link = ld64(a + N_SUFFIX)
+    node = link & M32
+    if node <= 0 or node >= get(ctx, C_N_NODES):
+        return 0
+    return node if lshr(ld64a(node_at(ctx, node) + N_VERSION), 32) == lshr(link, 32) else 0
+
+
+@inl
 def space_owner(ctx, space):
     """The node whose child space this is; 0 (the root, or unknown) otherwise.
 
@@ -187,9 +202,10 @@ def space_owner(ctx, space):
         if node <= 0 or node >= get(ctx, C_N_NODES):
             return 0
         a = node_at(ctx, node)
-        if lshr(ld64(a + N_TAIL), 32) == space:
+        # acquire: who sees the tail with another space sees the link that was set before it (M11)
+        if lshr(ld64a(a + N_TAIL), 32) == space:
             return node
-        node = ld64(a + N_SUFFIX) & M32
+        node = next_suffix(ctx, a)
     return 0
 
 

@@ -55,7 +55,6 @@ from shmtrie.kernels.build import inl
     C_ALIASES_MASK,
     C_ALIASES_USED,
     C_ALIASES_TOMBS,
-    C_ORPHANS,  # 1: entries of ranks that another lane removed may be left
     C_MINE,  # u32 by slot: all ones where this lane owns the rank
     C_EPOCH_SEEN,
     # private map (worker_id, dp_rank) -> slot: entries of 24 bytes
@@ -80,6 +79,7 @@ from shmtrie.kernels.build import inl
     C_FULL_TABLE,  # which table was full
     C_BUSY_LANE,
     C_BUSY_NODE,
+    C_WITHDREW,  # 1: the last gate that was busy had been owned, and was let go again
     C_NEEDED,  # how much room a kernel asks for
     C_QUERY_VIEW,  # Py_buffer of the builtin, and the word behind it: address of None
     C_QUERY_NONE,
@@ -89,14 +89,15 @@ from shmtrie.kernels.build import inl
     C_REST,  # index of the first block that goes into new nodes
     C_REST_NODE,  # the node that gets them as a child
     C_REST_DEPTH,
-) = cast("list[int]", [np.int64(k) for k in range(66)])  # no plain ints: helpers are then compiled once
+    C_TOP,  # the first of the new nodes
+) = cast("list[int]", [np.int64(k) for k in range(67)])  # no plain ints: helpers are then compiled once
 C_HOOK = 120  # control array of the test build
 
 CONTEXT_WORDS = 128
 
 # kernel status: errors.EventStatus, and beyond it what the handles settle
 OK, NO_PARENT, NO_BLOCK, BAD_SEQUENCE, FULL, BUSY, RETIRED, UNSUPPORTED = 0, 1, 2, 3, 4, 5, 8, 9
-RETRY, GROW, UNKNOWN_RANK, SCRATCH, ROWS, GROW_ALIASES = 32, 33, 34, 35, 36, 37
+RETRY, GROW, UNKNOWN_RANK, SCRATCH, ROWS, GROW_ALIASES, SCANNING = 32, 33, 34, 35, 36, 37, 38
 # tables of FULL_TABLE
 TABLE_NODES, TABLE_EXTENTS, TABLE_CHILDREN, TABLE_LOG = 1, 2, 3, 4
 

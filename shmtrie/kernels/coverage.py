@@ -15,9 +15,9 @@ from __future__ import annotations
 from shmtrie.atomics import cas64, ctz, ld32, ld64, ld64s, lshr, st32, st64r
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.context import C_MINE, C_N_LINES, C_N_SLOTS, C_STATES, FULL, OK, RETRY, get
-from shmtrie.kernels.extents import line_at
 from shmtrie.kernels.hooks import Site, at
 from shmtrie.kernels.protocol import log_undo, pop_undo
+from shmtrie.kernels.spans import line_at
 from shmtrie.layout import (
     COV_ALIAS,
     COV_PRESENT,

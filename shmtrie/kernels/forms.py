@@ -9,9 +9,10 @@ from shmtrie.atomics import ctz, ld32, ld64, lshr, st32, st64, st64r
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.context import C_HEADER_EPOCH, FULL, OK, get
 from shmtrie.kernels.coverage import head_form, head_words, make_word, slot_is_active
-from shmtrie.kernels.extents import claim_lines, free_later, line_at
+from shmtrie.kernels.extents import claim_lines, free_later
 from shmtrie.kernels.hooks import Site, at
 from shmtrie.kernels.protocol import bump, log_undo
+from shmtrie.kernels.spans import line_at
 from shmtrie.layout import (
     COV_PRESENT,
     COV_SLOT,

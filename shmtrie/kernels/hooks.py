@@ -72,6 +72,8 @@ class Site(IntEnum):
     READER_CHECK = 39
     SPACE_SETTLED = 40
     READER_LOADED = 41
+    PLACE_FOUND = 42
+    SWEEP_CUT = 43
 
 
 MAX_SITES = 248

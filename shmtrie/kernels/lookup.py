@@ -14,24 +14,14 @@ from __future__ import annotations
 
 from shmtrie.atomics import ctz, ld64, lshr, pl64, prefetch, ps64
 from shmtrie.kernels.build import inl, jit
-from shmtrie.kernels.context import (
-    C_LOOKUP,
-    C_LOOKUP_MASK,
-    C_LOOKUP_TOMBS,
-    C_LOOKUP_USED,
-    C_N_NODES,
-    C_ORPHANS,
-    get,
-    put,
-)
-from shmtrie.kernels.coverage import cov_max_mine
-from shmtrie.kernels.places import hash_at, own_word, suffix_at
+from shmtrie.kernels.context import C_LOOKUP, C_LOOKUP_MASK, C_LOOKUP_TOMBS, C_LOOKUP_USED, get, put
+from shmtrie.kernels.places import FOUND, hash_at, own_most, own_word, place_of
 from shmtrie.kernels.protocol import count, node_at
 from shmtrie.layout import COUNTERS, COV_ALIAS, LINE, M12, M32, N_START
 from shmtrie.vectors import eq8
 
 TAG = (1 << 21) - 1
-OFFSET, OFFSET_MASK = 21, 2047
+OFFSET, PLACE_MASK = 21, 2047
 REPAIRS = COUNTERS.index("repairs")
 
 
@@ -44,17 +34,10 @@ def mix(h):
 @inl
 def _place(ctx, entry, h):
     """(node, depth) of an entry if the edge has `h` there, else (0, 0)."""
-    node = lshr(entry, 32)
-    if node >= get(ctx, C_N_NODES):
+    node, depth, got = place_of(ctx, lshr(entry, 32), (entry >> OFFSET) & PLACE_MASK)
+    if got != h:
         return 0, 0
-    depth = (ld64(node_at(ctx, node) + N_START) & M32) + ((entry >> OFFSET) & OFFSET_MASK)
-    node = suffix_at(ctx, node, depth)
-    if node == 0:
-        return 0, 0
-    found, got = hash_at(ctx, node_at(ctx, node), depth)
-    if found != 0 and got == h:
-        return node, depth
-    return 0, 0
+    return node, depth
 
 
 @jit
@@ -204,29 +187,42 @@ def lookup_repair(ctx, stale, node, lo, hi):
     a = node_at(ctx, node)
     for depth in range(lo, hi):
         found, h = hash_at(ctx, a, depth)
-        if found != 0:
+        if found == FOUND:
             _repair_one(ctx, h, stale, node, depth)
+
+
+@inl
+def _has_entry(ctx, h, value):
+    """1 if exactly this entry stands in the table."""
+    line = mix(h) & get(ctx, C_LOOKUP_MASK)
+    for _ in range(get(ctx, C_LOOKUP_MASK) + 1):
+        b = get(ctx, C_LOOKUP) + line * LINE
+        if eq8(b, -1, value) != 0:
+            return 1
+        if eq8(b, -1, 0) != 0:
+            return 0
+        line = (line + 1) & get(ctx, C_LOOKUP_MASK)
+    return 0
 
 
 @jit
 def lookup_rehash(ctx, old, lines):
-    """Move the entries of an older table into the present one; those that nothing confirms any more are
-    dropped.
+    """Move the entries of an older table into the present one, each once.
+
+    Those are left out that no rank of the lane needs: another lane's remove_worker, or a release, leaves
+    them behind, and a rank that comes back enters its places once more.
     """
     for k in range(lines * 8):
         entry = pl64(old + k * 8)
-        node = lshr(entry, 32)
-        if node == 0 or node >= get(ctx, C_N_NODES):
+        if lshr(entry, 32) == 0:
             continue
-        depth = (ld64(node_at(ctx, node) + N_START) & M32) + ((entry >> OFFSET) & OFFSET_MASK)
-        node = suffix_at(ctx, node, depth)
-        if node == 0:
+        node, depth, h = place_of(ctx, lshr(entry, 32), (entry >> OFFSET) & PLACE_MASK)
+        x = mix(h)
+        if node == 0 or lshr(x, 43) != (entry & TAG):
             continue
         a = node_at(ctx, node)
-        found, h = hash_at(ctx, a, depth)
-        if found == 0 or lshr(mix(h), 43) != (entry & TAG):
-            continue
         offset = depth - (ld64(a + N_START) & M32)
-        if get(ctx, C_ORPHANS) != 0 and cov_max_mine(ctx, a, -1) <= offset:
+        if own_most(ctx, a) <= offset:
             continue
-        lookup_put(ctx, h, node, offset)
+        if _has_entry(ctx, h, (node << 32) | (offset << OFFSET) | lshr(x, 43)) == 0:
+            lookup_put(ctx, h, node, offset)

@@ -1,22 +1,23 @@
 """Places, read without a gate: which node has a depth, what hash stands there, what a rank covers.
 
-Every answer is validated by the version of its node, or (0, 0).
+Every answer is validated by the version of its node.
 """
 
 from __future__ import annotations
 
 from shmtrie.atomics import fence_acquire, ld64, ld64a, lshr
 from shmtrie.kernels.aliases import alias_hash
-from shmtrie.kernels.build import inl
+from shmtrie.kernels.build import inl, jit
+from shmtrie.kernels.children import next_suffix
 from shmtrie.kernels.context import C_EXTENTS, C_N_LINES, C_N_NODES, get
-from shmtrie.kernels.coverage import cov_find
+from shmtrie.kernels.coverage import cov_find, cov_max_mine
+from shmtrie.kernels.hooks import Site, at
 from shmtrie.kernels.protocol import node_at
-from shmtrie.layout import LINE, M31, M32, N_EDGE, N_START, N_SUFFIX, N_TAIL, N_VERSION, NO_SPACE
+from shmtrie.layout import LINE, M12, M31, M32, N_EDGE, N_START, N_TAIL, N_VERSION, NO_SPACE
 
 HOPS = 4_096  # suffix links followed for one entry
-
-
-READS = 64  # times a torn snapshot is read again
+READS = 4_096  # times a torn snapshot is read again: each one is another lane's publication
+GONE, FOUND, MOVED = 0, 1, 2  # the node is dead | it has the block | its edge does not reach that far
 
 
 @inl
@@ -30,37 +31,65 @@ def is_dead(a):
 
 @inl
 def suffix_at(ctx, node, depth):
-    """The node on the suffix chain from `node` that has the block at `depth`, or 0."""
+    """The node on the suffix chain from `node` that has the block at `depth`, or 0.
+
+    It was so at one instant: the node may be split again before the caller looks at it.
+    """
     for _ in range(HOPS):
         if node <= 0 or node >= get(ctx, C_N_NODES):
             return 0
         a = node_at(ctx, node)
-        if depth < (ld64(a + N_TAIL) & M31):
+        # acquire: who sees the shorter tail sees the link that was set before it (M11)
+        if depth < (ld64a(a + N_TAIL) & M31):
             return node if depth >= (ld64(a + N_START) & M32) else 0
-        node = ld64(a + N_SUFFIX) & M32
+        node = next_suffix(ctx, a)
     return 0
 
 
-@inl
+@jit
 def hash_at(ctx, a, depth):
-    """(1, the edge's external hash at an absolute depth), validated by the version; (0, 0) when it has none
-    there.
-    """
+    """(FOUND, the edge's external hash at an absolute depth), (MOVED, 0) or (GONE, 0)."""
     for _ in range(READS):
         v = ld64a(a + N_VERSION)
         if is_dead(a):
-            return 0, 0
+            return GONE, 0
         begin, end, edge = ld64(a + N_START) & M32, ld64(a + N_TAIL) & M31, ld64(a + N_EDGE)
         line, capacity = edge & M32, lshr(edge, 32)
-        if depth < begin or depth >= end or depth - begin >= capacity:
-            return 0, 0
-        if line <= 0 or line + ((capacity + 3) >> 2) > get(ctx, C_N_LINES) + 1:
-            return 0, 0
-        h = ld64(get(ctx, C_EXTENTS) + line * LINE + (capacity + depth - begin) * 8)
+        found, h = MOVED, 0
+        if begin <= depth < end and depth - begin < capacity:
+            if line > 0 and line + ((capacity + 3) >> 2) <= get(ctx, C_N_LINES) + 1:
+                found = FOUND
+                h = ld64(get(ctx, C_EXTENTS) + line * LINE + (capacity + depth - begin) * 8)
         fence_acquire()
         if ld64(a + N_VERSION) == v:
-            return 1, h
-    return 0, 0
+            return found, h
+    return GONE, 0
+
+
+@jit
+def place_of(ctx, stale, offset):
+    """Where the block is now that stood at `offset` of node `stale`: (node, depth, the edge's hash of it), or
+    zeros when it is gone.
+
+    Notes
+    -----
+    Between the two looks (who has the depth, what hash stands there) another lane may split the node: then it
+    has the block no more, and the chain is followed anew. A single look would call a held block gone.
+    """
+    if stale <= 0 or stale >= get(ctx, C_N_NODES):
+        return 0, 0, 0
+    for _ in range(READS):
+        depth = (ld64(node_at(ctx, stale) + N_START) & M32) + offset
+        node = suffix_at(ctx, stale, depth)
+        if node == 0:
+            return 0, 0, 0
+        at(ctx, Site.PLACE_FOUND)
+        found, h = hash_at(ctx, node_at(ctx, node), depth)
+        if found == FOUND:
+            return node, depth, h
+        if found == GONE:
+            return 0, 0, 0
+    return 0, 0, 0
 
 
 @inl
@@ -75,6 +104,20 @@ def own_word(ctx, a, slot):
         if ld64(a + N_VERSION) == v:
             return low
     return 0
+
+
+@inl
+def own_most(ctx, a):
+    """The largest cutoff of this lane's ranks whose hashes are the edge's own, validated by the version."""
+    for _ in range(READS):
+        v = ld64a(a + N_VERSION)
+        if is_dead(a):
+            return 0
+        top = cov_max_mine(ctx, a, -1)
+        fence_acquire()
+        if ld64(a + N_VERSION) == v:
+            return top
+    return M12  # nothing is known: keep what hangs on it
 
 
 @inl

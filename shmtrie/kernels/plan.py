@@ -128,7 +128,8 @@ def plan_path(ctx, slot, node, depth, local, external, n):
     for _ in range(WALK):
         a = node_at(ctx, node)
         version = ld64a(a + N_VERSION)
-        tail, begin, edge = ld64(a + N_TAIL), ld64(a + N_START), ld64(a + N_EDGE)
+        tail, begin = ld64(a + N_TAIL), ld64a(a + N_START)
+        edge = ld64(a + N_EDGE)
         start, end = begin & M32, tail & M31
         low, m, room, differ = 0, 0, 1, 0
         if node != 0:
@@ -229,7 +230,7 @@ def _on_path(ctx, node, depth):
 
 
 @jit
-def _is_above(ctx, node, depth, parent, parent_depth):
+def is_above(ctx, node, depth, parent, parent_depth):
     """The place is the parent's own or lies above it."""
     if node == parent:
         return 1 if depth <= parent_depth else 0
@@ -255,7 +256,7 @@ def _moved(ctx, slot, parent, parent_depth, external, lo, hi):
         node, depth = resolve(ctx, slot, pl64(external + i * 8), 2)
         if node == 0 or _on_path(ctx, node, depth) != 0:
             continue
-        if parent != 0 and _is_above(ctx, node, depth, parent, parent_depth) != 0:
+        if parent != 0 and is_above(ctx, node, depth, parent, parent_depth) != 0:
             return BAD_SEQUENCE
         k = 0
         cuts = get(ctx, C_N_CUTS)

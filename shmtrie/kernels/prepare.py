@@ -6,11 +6,12 @@ A busy gate or a full table anywhere in here rolls back, and nothing was visible
 
 from __future__ import annotations
 
-from shmtrie.atomics import ld64, lshr, pl64, st64
+from shmtrie.atomics import ld32, ld64, lshr, pl64, st64
 from shmtrie.kernels.aliases import alias_drop, alias_prepare
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.children import child_insert_private
 from shmtrie.kernels.context import (
+    BAD_SEQUENCE,
     C_N_CUTS,
     C_N_TOUCHED,
     C_REST,
@@ -18,6 +19,8 @@ from shmtrie.kernels.context import (
     C_REST_NODE,
     C_SPLIT_DEPTH,
     C_SPLIT_NODE,
+    C_STATES,
+    C_TOP,
     C_TOUCHED_ROOM,
     FULL,
     OK,
@@ -30,6 +33,7 @@ from shmtrie.kernels.coverage import cov_enter, cov_find, make_word
 from shmtrie.kernels.edges import edge_extend, edge_new, publish_tail
 from shmtrie.kernels.forms import cov_grow
 from shmtrie.kernels.nodes import claim_node, make_node
+from shmtrie.kernels.places import suffix_at
 from shmtrie.kernels.plan import (
     ALIAS,
     CREDIT,
@@ -58,6 +62,7 @@ from shmtrie.kernels.plan import (
     X_WORD,
     cut_get,
     cut_put,
+    is_above,
     row_get,
     row_put,
 )
@@ -82,6 +87,8 @@ from shmtrie.layout import (
     N_TAIL,
     N_VERSION,
     NO_SPACE,
+    R_KNOWN,
+    RANK_STATE_BYTES,
 )
 
 SMALL = 256  # rows for which the record's own lists are long enough
@@ -115,13 +122,13 @@ def take_gates(ctx):
 def reserve(ctx, n):
     """Room in the record for what the plan needs; OK or FULL."""
     rows, gates_only = get(ctx, C_N_TOUCHED), 0
-    if rows <= SMALL:
+    fresh = (n - get(ctx, C_REST) + MAX_EDGE - 1) // MAX_EDGE
+    cuts = get(ctx, C_N_CUTS)
+    if rows + fresh + cuts <= SMALL:
         return OK
     for k in range(rows):
         if (row_get(ctx, k, T_FLAGS) & EXCLUSIVE) == 0:
             gates_only += 1
-    fresh = (n - get(ctx, C_REST) + MAX_EDGE - 1) // MAX_EDGE
-    cuts = get(ctx, C_N_CUTS)
     logged = gates_only + (rows - gates_only) * ROW_LOG + (fresh + cuts) * ROW_LOG + 64
     return reserve_lists(ctx, rows + fresh + cuts + 64, logged, logged)
 
@@ -149,6 +156,7 @@ def enter_words(ctx, slot, local, external):
         node, flags = row_get(ctx, k, T_NODE), row_get(ctx, k, T_FLAGS)
         a = node_at(ctx, node)
         start = ld64(a + N_START) & M32
+        have = (ld64(a + N_TAIL) & M31) - start
         if (flags & CREDIT) != 0:
             status, word_at, low, wide = cov_enter(ctx, a, slot)
             if status == RETRY and (flags & EXCLUSIVE) != 0:
@@ -165,8 +173,8 @@ def enter_words(ctx, slot, local, external):
             row_put(ctx, k, T_WIDE, wide)
             row_put(ctx, k, T_LOW, low)
             new = (low & COV_ALIAS) | COV_PRESENT | max(low & M12, hi - start)
-            if (flags & ALIAS) != 0:
-                new |= COV_ALIAS
+            if (flags & ALIAS) != 0:  # its extent ends where the edge does
+                new = COV_ALIAS | COV_PRESENT | max(min(low & M12, have), hi - start)
             row_put(ctx, k, T_NEW, new)
             if (flags & EXTEND) != 0:
                 first = 1 if (flags & FIRST_CHILD) != 0 else 0
@@ -175,7 +183,7 @@ def enter_words(ctx, slot, local, external):
                 if status != OK:
                     return status
             if (flags & ALIAS) != 0:
-                status = alias_prepare(ctx, a, slot, low, lo - start, hi - start, external + i * 8)
+                status = alias_prepare(ctx, a, slot, low, have, lo - start, hi - start, external + i * 8)
                 if status != OK:
                     return status
         if (flags & (FIRST_CHILD | EXTEND)) == FIRST_CHILD:
@@ -187,15 +195,12 @@ def enter_words(ctx, slot, local, external):
 
 @jit
 def new_nodes(ctx, slot, local, external, n):
-    """The chain of new nodes for the rest of the store, private up to the last line. OK, RETRY, BUSY or
-    FULL.
-    """
+    """The chain of new nodes for the rest of the store, which nobody can reach yet; OK, ROWS or FULL."""
     i = get(ctx, C_REST)
     depth = get(ctx, C_REST_DEPTH)
     above = get(ctx, C_REST_NODE)
     space = lshr(ld64(node_at(ctx, above) + N_TAIL), 32)
-    live, top = space, 0
-    first = pl64(local + i * 8)
+    top = 0
     while i < n:
         blocks = min(n - i, MAX_EDGE)
         k = get(ctx, C_N_TOUCHED)
@@ -225,12 +230,28 @@ def new_nodes(ctx, slot, local, external, n):
         put(ctx, C_N_TOUCHED, k + 1)
         i += blocks
         depth += blocks
-    return child_insert(ctx, live, get(ctx, C_REST_DEPTH), first, top)
+    put(ctx, C_TOP, top)
+    return OK
 
 
 @jit
-def take_cuts(ctx, slot):
-    """Gate the places that the store moves away from; OK, RETRY, BUSY or FULL."""
+def enter_top(ctx, local):
+    """Enter the chain of new nodes where readers can reach it, the last step that can fail: OK, RETRY, BUSY
+    or FULL.
+    """
+    depth = get(ctx, C_REST_DEPTH)
+    space = lshr(ld64(node_at(ctx, get(ctx, C_REST_NODE)) + N_TAIL), 32)
+    return child_insert(ctx, space, depth, pl64(local + get(ctx, C_REST) * 8), get(ctx, C_TOP))
+
+
+@jit
+def take_cuts(ctx, slot, above, above_depth):
+    """Gate the places that the store moves away from; OK, RETRY, BUSY or FULL, BAD_SEQUENCE if one of them is
+    the parent's or above it.
+
+    That was looked at when the plan was made; but a split between the two looks, at the parent and at the
+    place, could hide it.
+    """
     for k in range(get(ctx, C_N_CUTS)):
         node, depth = cut_get(ctx, k, X_NODE), cut_get(ctx, k, X_DEPTH)
         a = node_at(ctx, node)
@@ -249,6 +270,12 @@ def take_cuts(ctx, slot):
         cut_put(ctx, k, X_WIDE, wide)
         cut_put(ctx, k, X_LOW, low)
         cut_put(ctx, k, X_NEW, 0 if drop else (low & ~M12) | (depth - start))
+        if above != 0:
+            parent = suffix_at(ctx, above, above_depth)
+            if parent == 0:
+                return RETRY
+            if is_above(ctx, node, depth, parent, above_depth) != 0:
+                return BAD_SEQUENCE
     return OK
 
 
@@ -263,7 +290,10 @@ def _log_word(ctx, slot, word_at, wide, old, new):
 
 @jit
 def plan_commit(ctx, slot):
-    """The redo list: rows deepest first, then the cuts; OK or FULL."""
+    """The redo list: the rank is known; rows deepest first; then the cuts. OK or FULL."""
+    known_at = get(ctx, C_STATES) + slot * RANK_STATE_BYTES + R_KNOWN
+    if ld32(known_at) == 0 and log_redo(ctx, LOG_CAS32, known_at, 0, 1) != OK:
+        return FULL
     k = get(ctx, C_N_TOUCHED) - 1
     while k >= 0:
         if (row_get(ctx, k, T_FLAGS) & CREDIT) != 0:

@@ -11,7 +11,7 @@ dead lane's record can go back or go on (see transaction.py).
 
 from __future__ import annotations
 
-from shmtrie.atomics import and64, cas64, ctz, ld32, ld64, lshr, pause, pl64, ps64, st64, st64r
+from shmtrie.atomics import and64, cas64, ctz, ld32, ld64, ld64a, lshr, pause, pl64, ps64, st64, st64r
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.context import (
     BUSY,
@@ -21,9 +21,11 @@ from shmtrie.kernels.context import (
     C_EXTENTS,
     C_FULL_TABLE,
     C_LANE,
+    C_N_NODES,
     C_NODES,
     C_OPERATION,
     C_RECORD,
+    C_WITHDREW,
     FULL,
     OK,
     TABLE_LOG,
@@ -47,6 +49,7 @@ from shmtrie.layout import (
     L_NUNDO,
     L_REDO,
     L_TODO,
+    L_TODO_SCAN,
     L_UNDO,
     LANE_GATES,
     LANE_LOG,
@@ -64,6 +67,7 @@ from shmtrie.layout import (
 GATE_TRIES = 16
 DRAIN_SPINS = 256  # about 10 us of pauses; a holder that is not running will not leave sooner
 OWNER_MASK = 0xFF << GATE_OWNER
+ENTRY_OFFSET = (1 << LOG_KIND) - 1  # of an entry's first word
 CLAIM_OP_MASK = (1 << CLAIM_OP_BITS) - 1
 
 
@@ -161,16 +165,27 @@ def log_redo(ctx, kind, address, old, new):
     return OK
 
 
-@inl
+@jit
 def push_todo(ctx, node):
-    """Remember a node whose reclaim test has to come later. A full list drops it, and then nobody tests it."""
+    """Remember a node whose reclaim test has to come later. A full list stands for all nodes: they are then
+    tested one after the other, from the highest id down.
+    """
     r = get(ctx, C_RECORD)
     n = pl64(r + L_NTODO)
-    if n > 0 and pl64(r + L_TODO + (n - 1) * 8) == node:
-        return
+    for k in range(n):
+        if pl64(r + L_TODO + k * 8) == node:
+            return
     if n < LANE_TODO:
         st64(r + L_TODO + n * 8, node)
         st64r(r + L_NTODO, n + 1)
+    else:
+        st64r(r + L_TODO_SCAN, get(ctx, C_N_NODES))
+
+
+@inl
+def has_todo(ctx):
+    r = get(ctx, C_RECORD)
+    return pl64(r + L_NTODO) + pl64(r + L_TODO_SCAN) != 0
 
 
 @inl
@@ -255,7 +270,8 @@ def gate_exclusive(ctx, node):
     if taken != 0:
         at(ctx, Site.GATE_OWNED)
         for _ in range(DRAIN_SPINS):
-            others = ld64(a) & GATE_SHARED & ~bit
+            # acquire: what the holders who left have written is seen by us
+            others = ld64a(a) & GATE_SHARED & ~bit
             if others == 0:
                 at(ctx, Site.GATE_EXCLUSIVE)
                 return OK
@@ -266,6 +282,7 @@ def gate_exclusive(ctx, node):
         and64(a, ~OWNER_MASK)
         push_todo(ctx, node)
     put(ctx, C_BUSY_NODE, node)
+    put(ctx, C_WITHDREW, taken)
     if listed == 0:
         _pop_gate(ctx)
     return BUSY

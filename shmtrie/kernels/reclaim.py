@@ -1,34 +1,39 @@
 """Space comes back at once: tails that nobody covers are dropped, empty nodes are reclaimed, upward.
 
-Who clears an own word, or releases a gate, tests; the test is repeated under the exclusive gate. A busy
-gate leaves the work to its holder (the last one out does it), a busy space lock leaves the node on the
-record's to-do list, which the lane's next operation, its close and its recovery work off.
+Who clears an own word, or releases a gate, tests; the test is repeated under the exclusive gate. What
+cannot be done, because a gate or a space lock is busy, stays on the record's to-do list, which the lane's
+operations, its close and its recovery work off. The redo lists here are short and begin empty: they cannot be
+full.
 """
 
 from __future__ import annotations
 
-from shmtrie.atomics import fence_full, ld32, ld64, lshr, pl64, st64, st64r
-from shmtrie.kernels.aliases import aliases_free_later
-from shmtrie.kernels.build import inl, jit
-from shmtrie.kernels.children import child_count, first_hash, parent_of
-from shmtrie.kernels.context import C_NODE_CLAIMS, C_RECORD, OK, get
+from shmtrie.atomics import ld32, ld64, lshr, pl64, st64, st64r
+from shmtrie.kernels.aliases import aliases_free_later, directory_fits
+from shmtrie.kernels.build import jit
+from shmtrie.kernels.children import child_count, first_hash
+from shmtrie.kernels.context import C_NODE_CLAIMS, C_RECORD, C_WITHDREW, OK, get
 from shmtrie.kernels.coverage import cov_max
 from shmtrie.kernels.edges import edge_copy
-from shmtrie.kernels.extents import class_of, extent_lines, free_later
+from shmtrie.kernels.extents import free_later
 from shmtrie.kernels.hooks import Site, at
 from shmtrie.kernels.protocol import count, gate_exclusive, log_redo, node_at, push_todo
 from shmtrie.kernels.spaces import child_lock
+from shmtrie.kernels.spans import class_of, extent_lines, line_at
 from shmtrie.kernels.transaction import commit, needs_test, release, undo_all
 from shmtrie.layout import (
     COUNTERS,
     L_NTODO,
     L_TODO,
+    L_TODO_SCAN,
+    LANE_TODO,
     LOG_BUMP,
     LOG_CAS64,
     LOG_FREE,
     LOG_UNLINK,
     M31,
     M32,
+    N_ALIAS,
     N_COVERAGE,
     N_EDGE,
     N_START,
@@ -37,7 +42,8 @@ from shmtrie.layout import (
 )
 
 RECLAIMS, TRUNCATIONS = COUNTERS.index("reclaims"), COUNTERS.index("truncations")
-CLIMB = 1 << 20  # nodes above one another that one tidying may reclaim
+SCAN_STEP = 1_024  # node ids that one operation tests when the to-do list was full
+ALIASES_A_TURN = 1_024
 
 
 @jit
@@ -68,33 +74,52 @@ def _truncate(ctx, a, keep):
 
 
 @jit
+def _thin_aliases(ctx, a):
+    """Free the aliases of a node that nobody covers, in turns, as far as they are too many for one list."""
+    head = ld64(a + N_ALIAS)
+    if head == 0 or not directory_fits(ctx, head) or lshr(head, 32) <= ALIASES_A_TURN:
+        return
+    x = line_at(ctx, head & M32)
+    n = 0
+    for k in range(lshr(head, 32)):
+        w = ld64(x + k * 8)
+        if w != 0:
+            log_redo(ctx, LOG_CAS64, x + k * 8, w, 0)
+            free_later(ctx, w & M32)
+            n += 1
+            if n == ALIASES_A_TURN:
+                commit(ctx)
+                n = 0
+    commit(ctx)
+
+
+@jit
 def tidy_held(ctx, node):
-    """Truncate or reclaim a node whose gate is held exclusively (and which nobody changes); its parent if
-    that has to be tried.
+    """Truncate or reclaim a node whose gate is held exclusively (and which nobody changes).
 
     Notes
     -----
-    Crash: before the commit nothing has happened; after it, the redo list ends the node's life under the
-    space lock it found or finds held, then frees what belonged to it.
+    The parent of a reclaimed node is on the to-do list then. A busy space lock leaves the node as it is: its
+    release puts it on the list. Crash: before the commit nothing has happened; after it, the redo list ends
+    the node's life under the space lock it found or finds held, then frees what belonged to it.
     """
     a = node_at(ctx, node)
     begin = ld64(a + N_START)
     space = lshr(begin, 32)
     if node == 0 or space == NO_SPACE or child_count(ctx, a) != 0:
-        return 0
+        return
     keep = cov_max(ctx, a)
     if keep > 0:
         if keep < (ld64(a + N_TAIL) & M31) - (begin & M32):
             _truncate(ctx, a, keep)
-        return 0
+        return
     at(ctx, Site.RECLAIM_GATED)
-    parent = parent_of(ctx, a)
+    _thin_aliases(ctx, a)
     claim_at = get(ctx, C_NODE_CLAIMS) + node * 4
     claim = ld32(claim_at)
     status, word_at = child_lock(ctx, space, first_hash(ctx, a), node)
     if status != OK:
-        push_todo(ctx, node)
-        return 0
+        return
     log_redo(ctx, LOG_UNLINK, word_at, ld64(word_at), space)
     free_later(ctx, ld64(a + N_EDGE) & M32)
     head = ld64(a + N_COVERAGE)
@@ -104,40 +129,55 @@ def tidy_held(ctx, node):
     log_redo(ctx, LOG_FREE, claim_at, claim, 0)
     commit(ctx)
     count(ctx, RECLAIMS, 1)
-    # the count of the parent's space is down before its coverage is read (store-load; the other side clears
-    # a word, then reads the count)
-    fence_full()
-    return parent
 
 
 @jit
-def tidy(ctx, node):
-    """Test a node and do what is due, then its parent. No gates are held; best effort: never an error."""
-    for _ in range(CLIMB):
-        if needs_test(ctx, node) == 0:
-            return
-        if gate_exclusive(ctx, node) != OK:
-            return
-        parent = tidy_held(ctx, node)
-        release(ctx)
-        if parent == 0:
-            return
-        node = parent
+def _tidy(ctx, node):
+    """Test a node and do what is due; 1 if it is not done. No gates are held."""
+    if needs_test(ctx, node) == 0:
+        return 0
+    if gate_exclusive(ctx, node) != OK:
+        # The holder tests when it lets go. But who tried and withdrew may have made it leave the node to us.
+        return get(ctx, C_WITHDREW)
+    tidy_held(ctx, node)
+    release(ctx)
+    return needs_test(ctx, node)
 
 
-@inl
-def has_todo(ctx):
-    return pl64(get(ctx, C_RECORD) + L_NTODO) != 0
+@jit
+def _work_scan(ctx, r):
+    """Test the next node ids of a scan that a full list has made necessary."""
+    left = pl64(r + L_TODO_SCAN)
+    stop = max(left - SCAN_STEP, 0)
+    node = left
+    while node > stop:
+        node -= 1
+        if _tidy(ctx, node) != 0:
+            push_todo(ctx, node)
+    # full again: the step is repeated, or the scan begun anew
+    if pl64(r + L_NTODO) < LANE_TODO:
+        st64r(r + L_TODO_SCAN, stop)
 
 
 @jit
 def work_todo(ctx):
-    """Work off the to-do list. Entries go when they are done: a crash repeats tests, which is harmless."""
+    """Work off the to-do list; what cannot be done now stays on it.
+
+    Notes
+    -----
+    An entry goes when its node needs no test any more, so a death repeats tests, which is harmless, and loses
+    none. A parent that comes onto the list takes the place of its child and is next.
+    """
     r = get(ctx, C_RECORD)
-    n = pl64(r + L_NTODO)
-    for k in range(n):
-        tidy(ctx, ld64(r + L_TODO + k * 8))
-    rest = pl64(r + L_NTODO) - n
-    for k in range(rest):
-        st64(r + L_TODO + k * 8, ld64(r + L_TODO + (n + k) * 8))
-    st64r(r + L_NTODO, rest)
+    k = pl64(r + L_NTODO) - 1
+    while k >= 0:
+        if _tidy(ctx, ld64(r + L_TODO + k * 8)) != 0:
+            k -= 1
+            continue
+        last = pl64(r + L_NTODO) - 1
+        st64(r + L_TODO + k * 8, ld64(r + L_TODO + last * 8))
+        st64r(r + L_NTODO, last)
+        if k >= last:
+            k -= 1
+    if pl64(r + L_TODO_SCAN) != 0:
+        _work_scan(ctx, r)

@@ -51,6 +51,8 @@ def settle_space(ctx):
         n = pl64(r + L_SPACE_COUNT)
         if change > 0:
             n += 1 if is_in else 0
+        else:
+            n -= 0 if is_in else 1
         space_unlock(ctx, space, n)
     st64r(r + L_SPACE_CHANGE, 0)
     at(ctx, Site.SPACE_SETTLED)

@@ -15,7 +15,6 @@ from shmtrie.kernels.context import (
     C_LANE,
     C_MINE,
     C_N_SLOTS,
-    C_ORPHANS,
     C_RANK_MAP,
     C_RANK_MAP_MASK,
     C_RECORDS,
@@ -211,4 +210,3 @@ def refresh_mine(ctx):
             state = ld64s(state_at(ctx, slot))
             if (state & 0xFF) != SLOT_ACTIVE or slot_owner(state) != get(ctx, C_LANE) + 1:
                 st32(mine + slot * 4, 0)
-                put(ctx, C_ORPHANS, 1)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from shmtrie.atomics import add64, fence_acquire, ld32, ld64, ld64a, lshr, pl64
 from shmtrie.kernels.aliases import alias_drop, own_hash
 from shmtrie.kernels.build import jit
-from shmtrie.kernels.children import child_count
+from shmtrie.kernels.children import child_count, next_suffix
 from shmtrie.kernels.context import BUSY, C_HEADER_EPOCH, C_MINE, C_STATES, OK, RETRY, get
 from shmtrie.kernels.coverage import cov_find, word_store
 from shmtrie.kernels.edges import edge_fits
 from shmtrie.kernels.hooks import Site, at
-from shmtrie.kernels.places import own_word
-from shmtrie.kernels.protocol import gate_exclusive, gate_shared, log_redo, node_at
-from shmtrie.kernels.reclaim import has_todo, tidy, tidy_held, work_todo
+from shmtrie.kernels.places import HOPS, own_word
+from shmtrie.kernels.protocol import gate_exclusive, gate_shared, has_todo, log_redo, node_at
+from shmtrie.kernels.reclaim import tidy_held, work_todo
 from shmtrie.kernels.resolve import resolve, scrub
 from shmtrie.kernels.transaction import commit, release, undo_all
 from shmtrie.layout import (
@@ -31,7 +31,6 @@ from shmtrie.layout import (
     M32,
     N_EDGE,
     N_START,
-    N_SUFFIX,
     N_TAIL,
     N_VERSION,
     NO_SPACE,
@@ -40,7 +39,6 @@ from shmtrie.layout import (
 )
 
 TRIES = 64
-HOPS = 4_096
 
 
 @jit
@@ -71,7 +69,6 @@ def cut(ctx, slot, node, depth):
         return RETRY
     word_at, low, wide = cov_find(ctx, a, slot)
     have, keep = min(low & M12, end - start), max(depth - start, 0)
-    parent = 0
     if word_at != 0 and keep < (low & M12):
         if ld32(get(ctx, C_MINE) + slot * 4) != 0:
             scrub(ctx, a, node, slot, low, keep, have)
@@ -97,10 +94,8 @@ def cut(ctx, slot, node, depth):
         if have > keep:
             add64(get(ctx, C_STATES) + slot * RANK_STATE_BYTES + R_BLOCKS, keep - have)
         if alone:
-            parent = tidy_held(ctx, node)
+            tidy_held(ctx, node)
     release(ctx)
-    if parent != 0:
-        tidy(ctx, parent)
     if has_todo(ctx):
         work_todo(ctx)
     return OK
@@ -164,11 +159,11 @@ def sweep(ctx, slot, begin):
         at(ctx, Site.SWEEP_NODE)
         link = node
         hops = 0
-        while 0 < link < high and hops < HOPS:
+        # a suffix may have an id beyond the ones that this pass looks at
+        while link != 0 and hops < HOPS:
             b = node_at(ctx, link)
             low = own_word(ctx, b, slot)
-            beyond = (low & M12) > (ld64(b + N_TAIL) & M31) - (ld64(b + N_START) & M32)
-            after = ld64(b + N_SUFFIX) & M32
+            at(ctx, Site.SWEEP_CUT)
             if low != 0:
                 status = RETRY
                 for _ in range(TRIES):
@@ -179,8 +174,10 @@ def sweep(ctx, slot, begin):
                     # in the middle of a chain the word that led here is gone: start over, that is cheap by
                     # now
                     return (BUSY if status == RETRY else status), (node if hops == 0 else 1)
-            if not beyond:
+            # Read behind the cut: a split that came before it shows here, one that comes after it finds no
+            # word to copy.
+            if (low & M12) <= (ld64a(b + N_TAIL) & M31) - (ld64(b + N_START) & M32):
                 break
-            link = after
+            link = next_suffix(ctx, b)
             hops += 1
     return OK, high

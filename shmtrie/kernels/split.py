@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from shmtrie.atomics import fence_full, ld64, lshr, st64
+from shmtrie.atomics import fence_full, ld64, lshr, st64, st64r
 from shmtrie.kernels.aliases import alias_split
 from shmtrie.kernels.build import jit
 from shmtrie.kernels.children import child_insert_private
 from shmtrie.kernels.context import FULL, OK
 from shmtrie.kernels.edges import edge_copy, edge_new
-from shmtrie.kernels.extents import class_of, extent_lines, free_later, line_at
+from shmtrie.kernels.extents import free_later
 from shmtrie.kernels.forms import cov_split
 from shmtrie.kernels.hooks import Site, at
 from shmtrie.kernels.nodes import claim_node, make_node
 from shmtrie.kernels.protocol import count, log_redo, log_undo, node_at
-from shmtrie.kernels.transaction import commit, undo_all
+from shmtrie.kernels.spans import class_of, extent_lines, line_at
+from shmtrie.kernels.transaction import commit, reserve_lists, undo_all
 from shmtrie.layout import (
     COUNTERS,
     INTERNAL,
@@ -21,6 +22,7 @@ from shmtrie.layout import (
     LOG_CAS64,
     M31,
     M32,
+    N_ALIAS,
     N_COUNT,
     N_EDGE,
     N_OWNER,
@@ -31,6 +33,7 @@ from shmtrie.layout import (
     NO_SPACE,
 )
 
+SMALL = 256  # aliases for which the record's own lists are long enough
 SPLITS = COUNTERS.index("splits")
 
 
@@ -52,6 +55,9 @@ def _prepare(ctx, node, depth):
     if moved == 0 or make_node(ctx, suffix, depth, NO_SPACE, moved, end, tail & INTERNAL) != OK:
         return FULL
     space, old_space = lshr(ld64(b + N_TAIL), 32), lshr(tail, 32)
+    directory = lshr(ld64(a + N_ALIAS), 32)
+    if directory > SMALL and reserve_lists(ctx, 0, 4 * directory, 64) != OK:
+        return FULL
     if cov_split(ctx, a, b, keep) != OK or alias_split(ctx, a, b, keep) != OK:
         return FULL
     link = ld64(a + N_SUFFIX)
@@ -61,7 +67,7 @@ def _prepare(ctx, node, depth):
     if log_undo(ctx, LOG_CAS64, b + N_TAIL, ld64(b + N_TAIL), new_tail) != OK:
         return FULL
     st64(b + N_TAIL, new_tail)
-    st64(b + N_START, depth | (space << 32))
+    st64r(b + N_START, depth | (space << 32))
     home = node_at(ctx, space)
     st64(home + N_OWNER, node)
     st64(home + N_COUNT, 1)

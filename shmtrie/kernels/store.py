@@ -55,6 +55,7 @@ from shmtrie.kernels.plan import (
     row_get,
 )
 from shmtrie.kernels.prepare import (
+    enter_top,
     enter_words,
     new_nodes,
     plan_commit,
@@ -63,8 +64,8 @@ from shmtrie.kernels.prepare import (
     take_cuts,
     take_gates,
 )
-from shmtrie.kernels.protocol import count, node_at
-from shmtrie.kernels.reclaim import has_todo, work_todo
+from shmtrie.kernels.protocol import count, has_todo, node_at
+from shmtrie.kernels.reclaim import work_todo
 from shmtrie.kernels.resolve import enter, resolve, scrub
 from shmtrie.kernels.transaction import commit, release, undo_all
 from shmtrie.layout import COUNTERS, COV_ALIAS, M12, M31, M32, N_START, N_TAIL, R_BLOCKS, RANK_STATE_BYTES
@@ -161,7 +162,7 @@ def _remember(ctx, slot):
 
 
 @jit
-def _execute(ctx, slot, local, external, n):
+def _execute(ctx, slot, above, above_depth, local, external, n):
     status = OK
     if get(ctx, C_SPLIT_NODE) != 0:
         status = split_planned(ctx)
@@ -172,11 +173,13 @@ def _execute(ctx, slot, local, external, n):
     if status == OK:
         status = enter_words(ctx, slot, local, external)
     if status == OK:
-        status = take_cuts(ctx, slot)
+        status = take_cuts(ctx, slot, above, above_depth)
     if status == OK and get(ctx, C_REST) < n:
         status = new_nodes(ctx, slot, local, external, n)
     if status == OK:
         status = plan_commit(ctx, slot)
+    if status == OK and get(ctx, C_REST) < n:
+        status = enter_top(ctx, local)
     at(ctx, Site.STORE_PREPARED)
     if status != OK:
         undo_all(ctx)
@@ -233,7 +236,7 @@ def store(ctx, slot, has_parent, parent, local, external, n):
             if get(ctx, C_N_TOUCHED) == 0 and get(ctx, C_N_CUTS) == 0 and get(ctx, C_REST) == n:
                 count(ctx, DUPLICATES, 1)
                 return OK
-            status = _execute(ctx, slot, local, external, n)
+            status = _execute(ctx, slot, above, above_depth, local, external, n)
             if has_todo(ctx):
                 work_todo(ctx)
         if status != RETRY:

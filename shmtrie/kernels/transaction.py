@@ -15,9 +15,9 @@ one by one, so doing one twice is harmless, also for another process that finish
 
 from __future__ import annotations
 
-from shmtrie.atomics import add64, cas32, cas64, ld32, ld64, lshr, pl64, st32, st64, st64r
+from shmtrie.atomics import add64, cas32, cas64, fence_full, ld32, ld64, lshr, pl64, st32, st64, st64r
 from shmtrie.kernels.build import inl, jit
-from shmtrie.kernels.children import child_count, first_hash
+from shmtrie.kernels.children import child_count, first_hash, space_owner
 from shmtrie.kernels.context import (
     C_BASE,
     C_CLAIMS,
@@ -34,6 +34,7 @@ from shmtrie.kernels.coverage import cov_max
 from shmtrie.kernels.extents import claim_lines, free_claim
 from shmtrie.kernels.hooks import Site, at
 from shmtrie.kernels.protocol import (
+    ENTRY_OFFSET,
     bump,
     claim_value,
     gate_drop,
@@ -79,8 +80,6 @@ from shmtrie.layout import (
     PHASE_RELEASE,
     PHASE_UNDO,
 )
-
-OFFSET_MASK = (1 << LOG_KIND) - 1
 
 
 @inl
@@ -137,6 +136,8 @@ def undo_all(ctx):
 
     Notes
     -----
+    BUSY comes in recovery only: the entry into a live space is the last thing of a transaction that can fail,
+    so a living lane never has one to take back.
     Crash at any line: the recoverer goes on with the same entry.
     """
     r = get(ctx, C_RECORD)
@@ -145,7 +146,7 @@ def undo_all(ctx):
         e = undo_entry(ctx, r, n - 1)
         word = ld64(e)
         status = undo_one(
-            ctx, lshr(word, LOG_KIND), get(ctx, C_BASE) + (word & OFFSET_MASK), ld64(e + 8), ld64(e + 16)
+            ctx, lshr(word, LOG_KIND), get(ctx, C_BASE) + (word & ENTRY_OFFSET), ld64(e + 8), ld64(e + 16)
         )
         if status != OK:
             return status
@@ -165,7 +166,7 @@ def redo_all(ctx):
     while k < n:
         e = redo_entry(ctx, r, k)
         word = ld64(e)
-        kind, address = lshr(word, LOG_KIND), get(ctx, C_BASE) + (word & OFFSET_MASK)
+        kind, address = lshr(word, LOG_KIND), get(ctx, C_BASE) + (word & ENTRY_OFFSET)
         old, new = ld64(e + 8), ld64(e + 16)
         if kind == LOG_CAS64:
             cas64(address, old, new)
@@ -175,6 +176,14 @@ def redo_all(ctx):
             bump(address)
         elif kind == LOG_UNLINK:
             child_unlink(ctx, new, address, old)
+            # The parent is tried next, and has to be on the list before this entry counts as done: who
+            # finishes a dead lane's record knows of it from here alone. The count is down before the owner is
+            # read, and before the parent's coverage is (store-load; a splitter mends the owner, a remover
+            # clears its word, then reads the count): one of the two sees the other.
+            fence_full()
+            owner = space_owner(ctx, new)
+            if owner != 0:
+                push_todo(ctx, owner)
         elif kind == LOG_FREE:
             at(ctx, Site.REDO_BEFORE_FREE)
             free_claim(ctx, address, old)
@@ -268,6 +277,9 @@ def release(ctx):
     for k in range(n):
         gate_drop(ctx, ld64(gate_entry(ctx, r, n - 1 - k)))
         at(ctx, Site.GATE_DROPPED)
+    # store-load: our gates are gone before the words are read; a lane that found one taken cleared its word
+    # before it looked
+    fence_full()
     for k in range(n):
         node = ld64(gate_entry(ctx, r, k))
         if needs_test(ctx, node) != 0:

@@ -133,7 +133,9 @@ class Stage:
             shown.apply(op)
 
     def settle(self) -> None:
-        """At rest: bounds, structure, accounting."""
+        """At rest: bounds, structure, accounting. What a lane had to leave it does first."""
+        for writer in self.writers:
+            writer.call("tidy")
         self.check()
         for query in self.queries:
             details = self.index.find_match_details(list(query))
@@ -198,7 +200,8 @@ class Stage:
             if rank in after._holdings:
                 after._holdings[rank].reachable.update(mine.reachable)
             after._known[rank] = True
-        after.apply(op)
+        if OK in after.outcomes(op):
+            after.apply(op)
         ranks = [r for r in after.ranks() if (r[0] if op[0] == "remove_worker" else r) == op[1]]
         ranks += [
             r for r in self.oracle.ranks() if r not in ranks and op[0] == "remove_worker" and r[0] == op[1]

@@ -28,6 +28,7 @@ from shmtrie.errors import Busy, EventStatus, ShmtrieError
 from shmtrie.events import EventBatch, KvCacheEvent, KvCacheRemoveData, KvCacheStoreData, RouterEvent
 from shmtrie.events import KvCacheStoredBlockData as Block
 from shmtrie.index import Index
+from shmtrie.kernels import batch
 from shmtrie.kernels import context as c
 from shmtrie.writer import Writer
 from tests.concurrency.board import Board
@@ -123,6 +124,10 @@ class Worker:
         except ShmtrieError as error:
             return type(error).__name__, str(error)
         return OK, ""
+
+    def tidy(self) -> None:
+        """Do what had to be left for the next operation."""
+        batch.tidy_up(self.writer._work.context.address)
 
     def find(self, query: Sequence[int]) -> dict[Rank, int]:
         """Scores of a query."""

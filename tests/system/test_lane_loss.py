@@ -20,7 +20,8 @@ from shmtrie.errors import (
     Busy,
     LaneLost,
 )
-from shmtrie.lanes import LaneSeat, holder_alive, registry_lock
+from shmtrie.laneinfo import holder_alive
+from shmtrie.lanes import LaneSeat, registry_lock
 from shmtrie.layout import LANE_ACTIVE
 from shmtrie.segment import Segment
 from tests.system.children import Child, open_descriptors, outcome

@@ -19,7 +19,8 @@ from shmtrie.errors import (
     SegmentPermission,
     StaleHandle,
 )
-from shmtrie.lanes import LaneSeat, holder_alive, lane_info, registry_lock
+from shmtrie.laneinfo import holder_alive, lane_info
+from shmtrie.lanes import LaneSeat, registry_lock
 from shmtrie.layout import LANE_ACTIVE, LANE_FREE, M32, PHASE_IDLE, PHASE_REDO, PHASE_UNDO
 from shmtrie.segment import Segment
 from tests.system.children import CLONE_NEWPID, Child, open_descriptors, outcome, unshare, wait_until

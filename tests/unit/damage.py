@@ -92,12 +92,6 @@ class World:
         ((bucket, place),) = np.argwhere(self.view("children") & np.uint64(M32) == node)
         return int(bucket), int(place)
 
-    def entry_outside(self, node: int, bucket: int) -> tuple[int, int]:
-        """The entry of a node that is not in this bucket."""
-        places = np.argwhere(self.view("children") & np.uint64(M32) == node).tolist()
-        ((b, place),) = (found for found in places if found[0] != bucket)
-        return b, place
-
     def freed(self) -> int:
         """A node id that was used and given back."""
         generation = self.view("nodes")["version"] >> np.uint64(32)

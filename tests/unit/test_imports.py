@@ -24,7 +24,7 @@ ORDER = (
     ("errors", "layout", "atomics", "vectors"),
     ("kernels",),
     ("scores", "event_types", "events", "arguments", "indexer", "hashing"),
-    ("shmfile", "bytelock", "capacity", "header", "creation", "segment", "lanes"),
+    ("shmfile", "bytelock", "capacity", "header", "creation", "segment", "laneinfo", "lanes"),
     ("contexts", "fastcall", "ranks", "stats", "verify", "verify_ranks", "verify_text", "dump"),
     ("lanework", "writer", "queries", "index"),
     ("radix_nodes", "radix_queries", "radix_tree", "pool", "sharding"),

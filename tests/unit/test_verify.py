@@ -92,10 +92,10 @@ def _second_entry(w: World) -> None:
 
 def _same_key(w: World) -> None:
     a, b = w.node(201), w.node(501)
-    bucket, place = w.entry(a)
+    (bucket, place), old = w.entry(a), w.entry(b)
     line = w.view("children")[bucket]
     line[int(np.flatnonzero(line == 0)[0])] = (line[place] & ~U(M32)) | U(b)
-    w.view("children")[w.entry_outside(b, bucket)] = 0
+    w.view("children")[old] = 0
     w.line(w.edge(b))[0] = w.line(w.edge(a))[0]
 
 
@@ -244,6 +244,8 @@ DAMAGE: dict[str, tuple[str, Callable[[World], None]]] = {
     "lane lengths": ("I16", lambda w: _lane(w, "n_gates", 2**50)),
     "lane phase": ("I16", lambda w: _lane(w, "phase", 9)),
     "blocks": ("I17", lambda w: w.view("rank_states")["blocks"].__setitem__(w.slot(2), 999)),
+    "unknown": ("I17", lambda w: w.view("rank_states")["known"].__setitem__(w.slot(2), 0)),
+    "lane scan": ("I16", lambda w: _lane(w, "todo_scan", 2**40)),
     "rank twice": ("I18", lambda w: w.view("rank_records")["worker_id"].__setitem__(w.slot(2), 1)),
     "slot state": ("I18", lambda w: _state(w, 59, lambda x: x | 7)),
     "slot owner": ("I18", lambda w: _state(w, 2, lambda x: x | 40 << 8)),
