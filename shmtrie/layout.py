@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 # ------------------------------------------------------------------------------------------------ limits
-LINE = 64  # bytes
-PAGE = 4096  # bytes
+LINE, PAGE = 64, 4096  # bytes
 MAX_LANES = 48
 MAX_SLOTS = 65_535
 MAX_NODES = 2**32 - 2
@@ -140,6 +139,7 @@ COUNTERS = (
     "rejected_capacity",
     "rejected_owner",
     "recoveries",
+    "recovery_tries",
 )
 LANE = _record(
     [

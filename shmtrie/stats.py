@@ -148,6 +148,7 @@ def index_stats(segment: Segment, give_ups: int = 0) -> IndexStats:
     taken = sum(part.used + part.slack for name, part in sections.items() if name not in _APART)
     totals = segment.view("lanes")["counters"].sum(axis=0)
     counters = {name: int(n) for name, n in zip(COUNTERS, totals, strict=True)}
+    del counters["recovery_tries"]  # what `verify` needs to know
     rejected = {status: counters.pop(name) for status, name in _REASONS.items()}
     return IndexStats(
         blocks=int(states["blocks"][active].sum()),

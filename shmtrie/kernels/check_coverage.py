@@ -87,7 +87,7 @@ def check_aliases(ctx, chk, node):
 
 @jit
 def _check_flag(ctx, chk, node, slot, stop):
-    """A word with the alias flag has an entry in the directory, whose extent holds all that it covers here."""
+    """A word with the alias flag has an entry in the directory, whose extent holds what it covers here."""
     put(chk, S_FLAGGED, get(chk, S_FLAGGED) + 1)
     if pl64(get(chk, K_ALIAS_SEEN) + slot * 8) != node:
         found(chk, Fault.ALIAS_MISSING, node, slot, stop, get(chk, S_MOVING))

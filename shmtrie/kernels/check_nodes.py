@@ -17,6 +17,7 @@ from shmtrie.kernels.check_words import (
     K_DIRECTORY,
     K_DIRECTORY_BYTES,
     K_ENTRIES,
+    K_FOUND,
     K_LISTED,
     K_OWNERS,
     M_ENTRY,
@@ -33,6 +34,7 @@ from shmtrie.kernels.check_words import (
     S_VERSION,
     Fault,
     add,
+    doubt,
     found,
     in_motion,
     marks,
@@ -58,6 +60,7 @@ from shmtrie.layout import (
     N_SUFFIX,
     N_TAIL,
     N_VERSION,
+    NO_SPACE,
 )
 from shmtrie.vectors import copy_line
 
@@ -86,7 +89,9 @@ def _copy_node(ctx, chk, a):
     """Copy a node as it stood at one version; 0 when it kept moving."""
     for _ in range(READS):
         version = ld64a(a + N_VERSION)
-        tail, begin, head = ld64(a + N_TAIL), ld64(a + N_START), ld64(a + N_COVERAGE)
+        # acquire: the place comes last when a node is made, so the words read next are of this life
+        begin = ld64a(a + N_START)
+        tail, head = ld64(a + N_TAIL), ld64(a + N_COVERAGE)
         directory = ld64(a + N_ALIAS)
         put(chk, S_VERSION, version)
         put(chk, S_TAIL, tail)
@@ -191,9 +196,10 @@ def _check_suffix(ctx, chk, node):
 def _check_node(ctx, chk, node):
     a = node_line(ctx, node)
     held = ld64(a + N_GATE)
-    if _copy_node(ctx, chk, a) == 0:
+    if _copy_node(ctx, chk, a) == 0 or lshr(get(chk, S_START), 32) == NO_SPACE:
         found(chk, Fault.NODE_MOVED, node, 0, 0, 1)
         return
+    first = get(chk, K_FOUND)
     moving = in_motion(chk, node) | (held != 0) | (ld64(a + N_GATE) != 0)
     put(chk, S_MOVING, moving)
     version, tail, begin = get(chk, S_VERSION), get(chk, S_TAIL), get(chk, S_START)
@@ -211,6 +217,10 @@ def _check_node(ctx, chk, node):
         late = moving | (marks(chk, node) & M_TODO)
         found(chk, Fault.NODE_EMPTY if top == 0 else Fault.TAIL_UNCOVERED, node, top, length, late)
     _check_suffix(ctx, chk, node)
+    # what it was compared with was read later: that proves nothing if the node has changed since
+    fence_acquire()
+    if ld64(a + N_VERSION) != version:
+        doubt(chk, first)
 
 
 @jit

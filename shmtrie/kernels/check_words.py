@@ -161,6 +161,13 @@ def found(chk, code, subject, x, y, moving):
 
 
 @inl
+def doubt(chk, first):
+    """The findings from number `first` on may be of an operation under way."""
+    for n in range(first, get(chk, K_FOUND)):
+        ps64(get(chk, K_FINDINGS) + (n * ROW + 4) * 8, 1)
+
+
+@inl
 def add(chk, counter, n):
     put(chk, counter, get(chk, counter) + n)
 

@@ -12,11 +12,11 @@ form, a split copy and the reallocation of an extent hold the gate exclusively, 
 
 from __future__ import annotations
 
-from shmtrie.atomics import cas64, ctz, ld32, ld64, ld64s, lshr, st32, st64r
+from shmtrie.atomics import cas64, ctz, ld32, ld64, ld64s, lshr, st32
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.context import C_MINE, C_N_LINES, C_N_SLOTS, C_STATES, FULL, OK, RETRY, get
 from shmtrie.kernels.hooks import Site, at
-from shmtrie.kernels.protocol import log_undo, pop_undo
+from shmtrie.kernels.protocol import log_redo, log_undo, pop_undo
 from shmtrie.kernels.spans import line_at
 from shmtrie.layout import (
     COV_ALIAS,
@@ -27,11 +27,13 @@ from shmtrie.layout import (
     HEAD_FORM,
     HEAD_WORDS,
     INLINE_WORDS,
+    LOG_CAS32,
     LOG_CAS64,
     M12,
     M32,
     N_COVERAGE,
     N_INLINE,
+    R_BLOCKS,
     R_STATE,
     RANK_STATE_BYTES,
     SLOT_ACTIVE,
@@ -181,12 +183,22 @@ def cov_room(ctx, a, slot):
 
 # ------------------------------------------------------------------------------------------------ own words
 @inl
-def word_store(word_at, wide, slot, low):
-    """Change an own word in place; low half 0 frees a 64-bit word altogether."""
+def log_word(ctx, slot, word_at, wide, old, new):
+    """Plan that an own word's low half goes from `old` to `new`, 0 to free it; OK or FULL."""
     if wide != 0:
-        st64r(word_at, (slot << COV_SLOT) | low if low != 0 else 0)
-    else:
-        st32(word_at, low)
+        free_or_new = (slot << COV_SLOT) | new if new != 0 else 0
+        return log_redo(ctx, LOG_CAS64, word_at, (slot << COV_SLOT) | old, free_or_new)
+    return log_redo(ctx, LOG_CAS32, word_at, old, new)
+
+
+@inl
+def log_blocks(ctx, slot, change):
+    """Plan that a rank's count of blocks changes with its words; OK or FULL. Only its own lane counts."""
+    if change == 0:
+        return OK
+    count_at = get(ctx, C_STATES) + slot * RANK_STATE_BYTES + R_BLOCKS
+    blocks = ld64(count_at)
+    return log_redo(ctx, LOG_CAS64, count_at, blocks, blocks + change)
 
 
 @jit

@@ -136,11 +136,12 @@ def make_node(ctx, node, depth, space, edge, end, internal):
     Crash: the node entry of the undo list takes it back to a free one.
     """
     a = node_at(ctx, node)
+    own = lshr(ld64(a + N_TAIL), 32)
+    if own == 0:  # never used (space 0 is the root's): it owns the space of its own number, whatever comes
+        own = node
+        st64(a + N_TAIL, own << 32)
     if log_undo(ctx, LOG_NODE, a, 0, 0) != OK:
         return FULL
-    own = lshr(ld64(a + N_TAIL), 32)
-    if own == 0:  # never used (space 0 is the root's): it owns the space of its own number
-        own = node
     if lshr(ld64(a + N_VERSION), 32) == 0:
         bump_generation(a)
     # R40: a reader that reads any of the words below also finds the generation that was bumped before

@@ -26,7 +26,8 @@ def is_dead(a):
 
     Without this look, an entry of the lookup that still names the node could be confirmed by foreign words.
     """
-    return lshr(ld64(a + N_START), 32) == NO_SPACE
+    # acquire: the place comes last when a node is made, so the words read next are of this life
+    return lshr(ld64a(a + N_START), 32) == NO_SPACE
 
 
 @inl
@@ -53,7 +54,7 @@ def hash_at(ctx, a, depth):
         v = ld64a(a + N_VERSION)
         if is_dead(a):
             return GONE, 0
-        begin, end, edge = ld64(a + N_START) & M32, ld64(a + N_TAIL) & M31, ld64(a + N_EDGE)
+        begin, end, edge = ld64a(a + N_START) & M32, ld64(a + N_TAIL) & M31, ld64(a + N_EDGE)
         line, capacity = edge & M32, lshr(edge, 32)
         found, h = MOVED, 0
         if begin <= depth < end and depth - begin < capacity:

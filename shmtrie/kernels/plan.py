@@ -128,8 +128,8 @@ def plan_path(ctx, slot, node, depth, local, external, n):
     for _ in range(WALK):
         a = node_at(ctx, node)
         version = ld64a(a + N_VERSION)
-        tail, begin = ld64(a + N_TAIL), ld64a(a + N_START)
-        edge = ld64(a + N_EDGE)
+        begin = ld64a(a + N_START)
+        tail, edge = ld64(a + N_TAIL), ld64(a + N_EDGE)
         start, end = begin & M32, tail & M31
         low, m, room, differ = 0, 0, 1, 0
         if node != 0:

@@ -29,7 +29,7 @@ from shmtrie.kernels.context import (
     get,
     put,
 )
-from shmtrie.kernels.coverage import cov_enter, cov_find, make_word
+from shmtrie.kernels.coverage import cov_enter, cov_find, log_blocks, log_word, make_word
 from shmtrie.kernels.edges import edge_extend, edge_new, publish_tail
 from shmtrie.kernels.forms import cov_grow
 from shmtrie.kernels.nodes import claim_node, make_node
@@ -73,10 +73,8 @@ from shmtrie.kernels.transaction import reserve_lists
 from shmtrie.layout import (
     COV_ALIAS,
     COV_PRESENT,
-    COV_SLOT,
     INTERNAL,
     LOG_CAS32,
-    LOG_CAS64,
     M12,
     M31,
     M32,
@@ -280,19 +278,33 @@ def take_cuts(ctx, slot, above, above_depth):
 
 
 @inl
-def _log_word(ctx, slot, word_at, wide, old, new):
-    if wide != 0:
-        return log_redo(
-            ctx, LOG_CAS64, word_at, (slot << COV_SLOT) | old, (slot << COV_SLOT) | new if new != 0 else 0
+def _length(a):
+    return (ld64(a + N_TAIL) & M31) - (ld64(a + N_START) & M32)
+
+
+@jit
+def _change_of_blocks(ctx):
+    """Blocks that the rows bring in, less those that the cuts take away."""
+    change = 0
+    for k in range(get(ctx, C_N_TOUCHED)):
+        if (row_get(ctx, k, T_FLAGS) & CREDIT) != 0:
+            length = _length(node_at(ctx, row_get(ctx, k, T_NODE)))
+            change += min(row_get(ctx, k, T_NEW) & M12, length) - min(row_get(ctx, k, T_LOW) & M12, length)
+    for k in range(get(ctx, C_N_CUTS)):
+        a = node_at(ctx, cut_get(ctx, k, X_NODE))
+        change -= min(cut_get(ctx, k, X_LOW) & M12, _length(a)) - (
+            cut_get(ctx, k, X_DEPTH) - (ld64(a + N_START) & M32)
         )
-    return log_redo(ctx, LOG_CAS32, word_at, old, new)
+    return change
 
 
 @jit
 def plan_commit(ctx, slot):
-    """The redo list: the rank is known; rows deepest first; then the cuts. OK or FULL."""
+    """The redo list: what the rank is known for; rows deepest first; then the cuts. OK or FULL."""
     known_at = get(ctx, C_STATES) + slot * RANK_STATE_BYTES + R_KNOWN
     if ld32(known_at) == 0 and log_redo(ctx, LOG_CAS32, known_at, 0, 1) != OK:
+        return FULL
+    if log_blocks(ctx, slot, _change_of_blocks(ctx)) != OK:
         return FULL
     k = get(ctx, C_N_TOUCHED) - 1
     while k >= 0:
@@ -300,7 +312,7 @@ def plan_commit(ctx, slot):
             low, new = row_get(ctx, k, T_LOW), row_get(ctx, k, T_NEW)
             if (
                 low != new
-                and _log_word(ctx, slot, row_get(ctx, k, T_WORD), row_get(ctx, k, T_WIDE), low, new) != OK
+                and log_word(ctx, slot, row_get(ctx, k, T_WORD), row_get(ctx, k, T_WIDE), low, new) != OK
             ):
                 return FULL
         k -= 1
@@ -316,7 +328,7 @@ def plan_commit(ctx, slot):
                 new = (low & ~M12) | (new & M12)
                 word_at = row_get(ctx, j, T_WORD)
                 cut_put(ctx, k, X_WIDE, row_get(ctx, j, T_WIDE))
-        if _log_word(ctx, slot, word_at, cut_get(ctx, k, X_WIDE), low, new) != OK:
+        if log_word(ctx, slot, word_at, cut_get(ctx, k, X_WIDE), low, new) != OK:
             return FULL
         if new == 0 and (low & COV_ALIAS) != 0 and alias_drop(ctx, node_at(ctx, node), slot) != OK:
             return FULL

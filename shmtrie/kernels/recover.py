@@ -30,7 +30,7 @@ from shmtrie.layout import (
     PHASE_UNDO,
 )
 
-RECOVERIES = COUNTERS.index("recoveries")
+RECOVERIES, TRIES = COUNTERS.index("recoveries"), COUNTERS.index("recovery_tries")
 
 
 @jit
@@ -68,6 +68,7 @@ def recover(ctx):
     phase = word & 0xFF
     if phase == PHASE_IDLE and (pl64(r + L_OP) & 1) == 0:
         return OK
+    count(ctx, TRIES, 1)
     put(ctx, C_OPERATION, word >> 8)
     settle_space(ctx)
     if phase == PHASE_UNDO:

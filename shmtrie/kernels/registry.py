@@ -74,14 +74,14 @@ def registry_find(ctx, worker_id, dp_rank):
 
 
 @jit
-def _publish_epoch(ctx, step):
-    """Store the epoch word, moved by `step`, with the DYING slots counted anew; the epoch. Registry lock
-    held.
+def _publish_epoch(ctx, step, more):
+    """Store the epoch word, moved by `step`, with the DYING slots counted anew, and `more`; the epoch.
+    Registry lock held.
 
     Counted, not changed by one: a process that died between its two stores left the count off.
     """
     epoch_at = get(ctx, C_HEADER_EPOCH)
-    dying = 0
+    dying = more
     for slot in range(get(ctx, C_N_SLOTS)):
         dying += (ld64(state_at(ctx, slot)) & 0xFF) == SLOT_DYING
     epoch = lshr(ld64s(epoch_at), EPOCH) + step
@@ -110,7 +110,7 @@ def registry_assign(ctx, worker_id, dp_rank):
         st64(s + R_EVENT_ID, 0)
         st64(s + R_EVENT_ID + 8, 0)  # has_event_id, degraded
         st64(s + R_EVENT_ID + 16, 0)  # known
-        epoch = _publish_epoch(ctx, 1)
+        epoch = _publish_epoch(ctx, 1, 0)
         high_at = get(ctx, C_HEADER_EPOCH) - H_EPOCH + H_SLOTS_HIGH
         if ld64(high_at) <= slot:
             st64(high_at, slot + 1)
@@ -125,15 +125,21 @@ def registry_assign(ctx, worker_id, dp_rank):
 def registry_mark(ctx, slot):
     """Mark an ACTIVE slot DYING: no query that starts from now on shows it. 1 if it was done. Registry lock
     held.
+
+    Notes
+    -----
+    Crash: the count of DYING slots is never too low, so readers hide what is marked; one that is too high
+    makes them look at every slot, until the next registration or removal counts anew.
     """
     state = ld64s(state_at(ctx, slot))
     if (state & 0xFF) != SLOT_ACTIVE:
         return 0
+    _publish_epoch(ctx, 0, 1)
     # sequentially consistent against the operation counters of the other lanes (M8)
     st64s(state_at(ctx, slot), (state & ~0xFF) | SLOT_DYING)
     at(ctx, Site.SLOT_MARKED)
     # the epoch behind it: a lane that sees it move also sees the mark (`refresh_mine`)
-    _publish_epoch(ctx, 1)
+    _publish_epoch(ctx, 1, 0)
     return 1
 
 
@@ -144,7 +150,7 @@ def registry_free(ctx, slot):
     if (state & 0xFF) != SLOT_DYING:
         return 0
     st64s(state_at(ctx, slot), SLOT_FREE | (((slot_generation(state) + 1) & 0xFFFF) << SLOT_GENERATION))
-    _publish_epoch(ctx, 0)
+    _publish_epoch(ctx, 0, 0)
     return 1
 
 

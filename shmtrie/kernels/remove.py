@@ -6,26 +6,23 @@ that was cut short by a busy gate or a death may be there in part, and applying 
 
 from __future__ import annotations
 
-from shmtrie.atomics import add64, fence_acquire, ld32, ld64, ld64a, lshr, pl64
+from shmtrie.atomics import fence_acquire, ld32, ld64, ld64a, lshr, pl64
 from shmtrie.kernels.aliases import alias_drop, own_hash
 from shmtrie.kernels.build import jit
 from shmtrie.kernels.children import child_count, next_suffix
-from shmtrie.kernels.context import BUSY, C_HEADER_EPOCH, C_MINE, C_STATES, OK, RETRY, get
-from shmtrie.kernels.coverage import cov_find, word_store
+from shmtrie.kernels.context import BUSY, C_HEADER_EPOCH, C_MINE, OK, RETRY, get
+from shmtrie.kernels.coverage import cov_find, log_blocks, log_word
 from shmtrie.kernels.edges import edge_fits
 from shmtrie.kernels.hooks import Site, at
 from shmtrie.kernels.places import HOPS, own_word
-from shmtrie.kernels.protocol import gate_exclusive, gate_shared, has_todo, log_redo, node_at
+from shmtrie.kernels.protocol import gate_exclusive, gate_shared, has_todo, node_at
 from shmtrie.kernels.reclaim import tidy_held, work_todo
 from shmtrie.kernels.resolve import resolve, scrub
-from shmtrie.kernels.transaction import commit, release, undo_all
+from shmtrie.kernels.transaction import commit, release
 from shmtrie.layout import (
     COV_ALIAS,
-    COV_SLOT,
     H_EPOCH,
     H_NODES_HIGH,
-    LOG_CAS32,
-    LOG_CAS64,
     M12,
     M31,
     M32,
@@ -34,8 +31,6 @@ from shmtrie.layout import (
     N_TAIL,
     N_VERSION,
     NO_SPACE,
-    R_BLOCKS,
-    RANK_STATE_BYTES,
 )
 
 TRIES = 64
@@ -48,8 +43,9 @@ def cut(ctx, slot, node, depth):
 
     Notes
     -----
-    A node without children is taken exclusively: its tail goes in the same turn. Crash: the word is one
-    store; what it left behind is tidied by whoever releases the gate, recovery included.
+    A node without children is taken exclusively: its tail goes in the same turn. Crash: the word, the rank's
+    count and its aliases change together, by the commit; what that left behind is tidied by whoever releases
+    the gate, recovery included.
     """
     a = node_at(ctx, node)
     low = own_word(ctx, a, slot)
@@ -72,27 +68,16 @@ def cut(ctx, slot, node, depth):
     if word_at != 0 and keep < (low & M12):
         if ld32(get(ctx, C_MINE) + slot * 4) != 0:
             scrub(ctx, a, node, slot, low, keep, have)
-        if keep > 0:
-            word_store(word_at, wide, slot, (low & ~M12) | keep)
-        elif (low & COV_ALIAS) == 0:
-            word_store(word_at, wide, slot, 0)
-        else:
+        if keep == 0 and (low & COV_ALIAS) != 0:
             if not alone:
                 release(ctx)
                 return RETRY
-            status = alias_drop(ctx, a, slot)
-            if wide != 0:
-                log_redo(ctx, LOG_CAS64, word_at, (slot << COV_SLOT) | low, 0)
-            else:
-                log_redo(ctx, LOG_CAS32, word_at, low, 0)
-            if status != OK:
-                undo_all(ctx)
-                release(ctx)
-                return status
-            commit(ctx)
+            alias_drop(ctx, a, slot)
+        # the lists begin empty: they cannot be full
+        log_word(ctx, slot, word_at, wide, low, (low & ~M12) | keep if keep > 0 else 0)
+        log_blocks(ctx, slot, keep - have)
+        commit(ctx)
         at(ctx, Site.WORD_CUT)
-        if have > keep:
-            add64(get(ctx, C_STATES) + slot * RANK_STATE_BYTES + R_BLOCKS, keep - have)
         if alone:
             tidy_held(ctx, node)
     release(ctx)

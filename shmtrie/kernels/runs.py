@@ -89,7 +89,8 @@ def _list_node(ctx, a, node, row):
     """Copy a node's words into a row: 1 if it is live and stood still."""
     for _ in range(READS):
         version = ld64a(a + N_VERSION)
-        tail, begin, edge = ld64(a + N_TAIL), ld64(a + N_START), ld64(a + N_EDGE)
+        begin = ld64a(a + N_START)  # acquire: the place comes last when a node is made
+        tail, edge = ld64(a + N_TAIL), ld64(a + N_EDGE)
         length, space = (tail & M31) - (begin & M32), lshr(begin, 32)
         if lshr(version, 32) == 0 or space == NO_SPACE or ld32(get(ctx, C_NODE_CLAIMS) + node * 4) == 0:
             return 0

@@ -114,12 +114,17 @@ def turn_span(ctx, span, size, keep):
     at(ctx, Site.SPAN_TURNING)
     fence_full()
     claims = get(ctx, C_CLAIMS) + (span * SPAN_LINES + 1) * 4
-    empty = 1
+    claimed = 0
     for k in range(0, SPAN_LINES, 16):
-        if eq16(claims + k * 4, -1, 0) != 0xFFFF:
-            empty = 0
-            break
-    if empty == 0:
+        m = ~eq16(claims + k * 4, -1, 0) & 0xFFFF
+        while m != 0:
+            claimed += 1
+            m &= m - 1
+    if claimed != 0:
+        # a death between a claim and its count left the count too low: the span would be tried each time
+        used = ld64(word_at + 8)
+        if used <= 0:
+            add64(word_at + 8, claimed - used)
         cas64(word_at, turning, word)
         pop_undo(ctx)
         return 0

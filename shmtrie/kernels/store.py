@@ -8,7 +8,7 @@ deepest first, so that a reader sees the store when the word nearest the root co
 
 from __future__ import annotations
 
-from shmtrie.atomics import add64, ld64, lshr, pl64, ps64
+from shmtrie.atomics import ld64, lshr, pl64, ps64
 from shmtrie.kernels.build import jit
 from shmtrie.kernels.context import (
     BAD_SEQUENCE,
@@ -24,7 +24,6 @@ from shmtrie.kernels.context import (
     C_SEEN_MASK,
     C_SEEN_STAMP,
     C_SPLIT_NODE,
-    C_STATES,
     GROW_ALIASES,
     NO_PARENT,
     OK,
@@ -68,7 +67,7 @@ from shmtrie.kernels.protocol import count, has_todo, node_at
 from shmtrie.kernels.reclaim import work_todo
 from shmtrie.kernels.resolve import enter, resolve, scrub
 from shmtrie.kernels.transaction import commit, release, undo_all
-from shmtrie.layout import COUNTERS, COV_ALIAS, M12, M31, M32, N_START, N_TAIL, R_BLOCKS, RANK_STATE_BYTES
+from shmtrie.layout import COUNTERS, COV_ALIAS, M12, M31, M32, N_START, N_TAIL
 
 REPLANS = 64
 DUPLICATES = COUNTERS.index("duplicate_stores")
@@ -115,10 +114,7 @@ def _alias_room(ctx):
 
 @jit
 def _forget(ctx, slot):
-    """Before the commit: lookup entries of cut places and of renamed ones go. The blocks that the cuts take
-    away.
-    """
-    lost = 0
+    """Before the commit: lookup entries of cut places and of renamed ones go."""
     for k in range(get(ctx, C_N_CUTS)):
         node = cut_get(ctx, k, X_NODE)
         a = node_at(ctx, node)
@@ -126,7 +122,6 @@ def _forget(ctx, slot):
         low, lo = cut_get(ctx, k, X_LOW), cut_get(ctx, k, X_DEPTH) - start
         hi = min(low & M12, (ld64(a + N_TAIL) & M31) - start)
         scrub(ctx, a, node, slot, low, lo, hi)
-        lost += hi - lo
     for k in range(get(ctx, C_N_TOUCHED)):
         if (row_get(ctx, k, T_FLAGS) & ALIAS) != 0:
             node, low = row_get(ctx, k, T_NODE), row_get(ctx, k, T_LOW)
@@ -135,13 +130,11 @@ def _forget(ctx, slot):
             appended = row_get(ctx, k, T_LO) - (ld64(a + N_START) & M32) >= (low & M12)
             if (low & COV_ALIAS) == 0 or not appended:
                 scrub(ctx, a, node, slot, low, 0, min(low & M12, length))
-    return lost
 
 
 @jit
 def _remember(ctx, slot):
-    """After the commit: lookup entries of what is covered now; the blocks that came in."""
-    gained = 0
+    """After the commit: lookup entries of what is covered now."""
     for k in range(get(ctx, C_N_TOUCHED)):
         flags = row_get(ctx, k, T_FLAGS)
         if (flags & CREDIT) == 0:
@@ -150,7 +143,6 @@ def _remember(ctx, slot):
         a = node_at(ctx, node)
         length = (ld64(a + N_TAIL) & M31) - (ld64(a + N_START) & M32)
         old_cut, new_cut = min(low & M12, length), min(new & M12, length)
-        gained += new_cut - old_cut
         if (flags & ALIAS) != 0:
             appended = row_get(ctx, k, T_LO) - (ld64(a + N_START) & M32) >= (low & M12)
             enter(ctx, a, node, slot, new, old_cut if (low & COV_ALIAS) != 0 and appended else 0, new_cut)
@@ -158,7 +150,6 @@ def _remember(ctx, slot):
             enter(ctx, a, node, slot, new, 0, new_cut)
         else:
             enter(ctx, a, node, slot, new, max(old_cut, cov_max_mine(ctx, a, slot)), new_cut)
-    return gained
 
 
 @jit
@@ -185,11 +176,9 @@ def _execute(ctx, slot, above, above_depth, local, external, n):
         undo_all(ctx)
         release(ctx)
         return status
-    lost = _forget(ctx, slot)
+    _forget(ctx, slot)
     commit(ctx)
-    gained = _remember(ctx, slot)
-    if gained != lost:
-        add64(get(ctx, C_STATES) + slot * RANK_STATE_BYTES + R_BLOCKS, gained - lost)
+    _remember(ctx, slot)
     release(ctx)
     return OK
 

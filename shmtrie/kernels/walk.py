@@ -189,9 +189,9 @@ def walk(ctx, q, n, early, details):
                 continue
             a = node_at(ctx, node)
             version = ld64a(a + N_VERSION)
-            tail = ld64(a + N_TAIL)
             # acquire: the place comes last when a node is made, so the words read next are of this life
             begin = ld64a(a + N_START)
+            tail = ld64(a + N_TAIL)
             at(ctx, Site.READER_LOADED)
             edge, head = ld64(a + N_EDGE), ld64(a + N_COVERAGE)
             length = (tail & M31) - start

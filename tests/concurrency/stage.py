@@ -189,8 +189,8 @@ class Stage:
 
     # -- races ------------------------------------------------------------------------------------
 
-    def _bounds_during(self, op: Op) -> dict[tuple[int, ...], dict[Rank, tuple[int, int]]]:
-        """Per query, what the ranks of an operation that runs may score."""
+    def after(self, op: Op) -> Oracle:
+        """What the oracle will say when an operation has been applied, or refused."""
         after = Oracle(places=self.oracle.places)
         for rank in self.oracle.ranks():
             mine = self.oracle.of(rank)
@@ -202,6 +202,11 @@ class Stage:
             after._known[rank] = True
         if OK in after.outcomes(op):
             after.apply(op)
+        return after
+
+    def bounds_during(self, op: Op) -> dict[tuple[int, ...], dict[Rank, tuple[int, int]]]:
+        """Per query, what the ranks of an operation that runs may score."""
+        after = self.after(op)
         ranks = [r for r in after.ranks() if (r[0] if op[0] == "remove_worker" else r) == op[1]]
         ranks += [
             r for r in self.oracle.ranks() if r not in ranks and op[0] == "remove_worker" and r[0] == op[1]
@@ -298,7 +303,7 @@ def _beside(
     stage: Stage, actor: Actor, op: Op, second: str, busy: bool, watch: Watch | None, at: int
 ) -> list[Op]:
     """What happens while `op` pauses; the operations that were `Busy`."""
-    during = stage._bounds_during(op)
+    during = stage.bounds_during(op)
     stage.check(during)
     if watch is not None:
         watch(stage, at)
@@ -322,11 +327,11 @@ def _beside(
                 stage.check(during)
             else:  # a part may be done
                 stage.check(
-                    {q: {**during[q], **between} for q, between in stage._bounds_during(other).items()}
+                    {q: {**during[q], **between} for q, between in stage.bounds_during(other).items()}
                 )
             break
         stage.note(other, outcome)
-        stage.check(stage._bounds_during(op))
+        stage.check(stage.bounds_during(op))
         others.pop(0)
     stage.check_dump()
     return others

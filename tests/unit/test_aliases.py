@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from shmtrie import Capacity, Index, ParentBlockNotFound
+from shmtrie import Capacity, CapacityExceeded, Index, ParentBlockNotFound
+from shmtrie.kernels.plan import MAX_CUTS
 
 N = 2_000
 
@@ -64,3 +65,46 @@ def test_many_ranks_with_a_seed_each_on_one_prompt(index: Index) -> None:
         stats = index.stats()
         assert (stats.nodes, stats.blocks) == (0, 0)
         assert index.verify().ok
+
+
+@pytest.mark.parametrize("n", [400, MAX_CUTS])
+def test_a_store_that_takes_hashes_from_many_nodes(segment_name: Callable[[], str], n: int) -> None:
+    """Each of its blocks had a place in another node, under a hash of the rank's own: more changes than the
+    record's lists hold by themselves.
+    """
+    name = segment_name()
+    with Index.create(name, Capacity(blocks=20_000, workers=8, lanes=2, nodes=9_000)) as index:
+        try:
+            with index.writer() as writer:
+                for k in range(n):
+                    writer.store(1, None, [k], [1_000_000 + k])
+                    writer.store(2, None, [k], [2_000_000 + k])
+                chain = [5_000 + k for k in range(n)]
+                writer.store(2, None, chain, [2_000_000 + k for k in range(n)])
+                assert index.find_matches(chain).scores == {(2, 0): n}
+                assert index.find_matches([3]).scores == {(1, 0): 1}
+                report = index.verify()
+                assert report.ok and not report.unsettled, report
+                writer.remove(2, [2_000_000 + k for k in range(n)])
+                writer.clear(1)
+            assert index.verify().counts["nodes"] == 0
+        finally:
+            Index.unlink(name)
+
+
+def test_a_store_that_takes_too_many_hashes_changes_nothing(segment_name: Callable[[], str]) -> None:
+    name = segment_name()
+    n = MAX_CUTS + 1
+    with Index.create(name, Capacity(blocks=20_000, workers=8, lanes=2, nodes=9_000)) as index:
+        try:
+            with index.writer() as writer:
+                for k in range(n):
+                    writer.store(2, None, [k], [2_000_000 + k])
+                with pytest.raises(CapacityExceeded, match="record"):
+                    writer.store(2, None, [5_000 + k for k in range(n)], [2_000_000 + k for k in range(n)])
+                assert index.find_matches([5_000]).scores == {}
+                assert index.find_matches([n - 1]).scores == {(2, 0): 1}
+                writer.store(2, None, [7], [7])
+            assert index.verify().ok
+        finally:
+            Index.unlink(name)

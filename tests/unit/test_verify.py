@@ -256,7 +256,7 @@ DAMAGE: dict[str, tuple[str, Callable[[World], None]]] = {
     "generation": ("I19", _node(501, "version", lambda x: x & M32)),
     "free node hangs": ("I19", lambda w: w.put(w.freed(), "start", 3)),
 }
-REPAIRABLE = {"nobody covers", "tail", "span used", "blocks"}
+REPAIRABLE = {"nobody covers", "tail", "span used", "blocks", "dying"}
 
 
 @pytest.mark.parametrize("what", DAMAGE)

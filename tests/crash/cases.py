@@ -1,0 +1,105 @@
+"""The operations that die, and the process in which they do: ``python -m tests.crash.cases`` reads lines
+``name seed every`` and answers each with a line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from typing import NamedTuple
+
+from shmtrie.capacity import Capacity
+from tests.crash.sweep import Sweep, open_stage
+
+
+class Case(NamedTuple):
+    """Scripts of ``tests.scenarios``: what comes before, and whose last step dies."""
+
+    setup: str
+    script: str
+    capacity: Capacity | None = None
+
+
+def _aliases(rank: int, path: str, first: int) -> str:
+    """A store with hashes of the rank's own."""
+    blocks = [int(b) for b in path.split(",")]
+    return f"X {rank} . + " + ",".join(f"{b}:{first + k}" for k, b in enumerate(blocks))
+
+
+_TWO = _aliases(2, "1,2,3", 801) + "; " + _aliases(1, "1,2,3", 901)
+_MANY = "; ".join(f"S {3 * i} 1-4" for i in range(2, 12))
+SMALL = Capacity(blocks=64, workers=16, lanes=4, nodes=6, extents=24)
+
+CASES = {
+    "first store": Case("", "S 1 1-4"),
+    "first store on others' nodes": Case("S 2 1-4; S 3 1-6", "S 1 1-6"),
+    "new chain": Case("S 1 9", "S 1 1-4"),
+    "chain of several nodes": Case("S 1 9", "S 1 1-4200"),
+    "extension": Case("S 1 1-4; S 2 1-4", "S 1 1-4 + 5,6"),
+    "extension to a longer extent": Case("S 1 1-4; S 2 1-4", "S 1 1-4 + 5-20"),
+    "first child": Case("S 1 1-4; S 2 1-4; S 3 1-2; R 1 1-4 @ 4", "S 1 1-3 + 7,8"),
+    "another child": Case("S 1 1-4; S 2 1-4; S 2 1-4 + 5; S 1 1-4", "S 1 1-4 + 6,7"),
+    "split": Case("S 1 1-6; S 2 1-6; S 3 1-6", "S 1 1-3 + 9"),
+    "split of a node with children": Case("S 1 1-6; S 2 1-6; S 2 1-6 + 7; S 3 1-6 + 8; S 3 1-6", "S 1 1-3,9"),
+    "second split": Case("S 1 1-6; S 2 1-6; S 2 1-4,9", "S 1 1-2,9"),
+    "promotion along a path": Case("S 2 1-3; S 2 1-3 + 4; S 3 1-3; S 3 1-3 + 5; S 2 1-4 + 6", "S 1 1-4,6"),
+    "store of what is there": Case("S 1 1-4; S 2 1-4", "S 1 1-4"),
+    "words become a list": Case("S 2 1-4; S 3 1-4; S 5 1-4", "S 1 1-4"),
+    "words become dense": Case(_MANY, "S 1 1-4"),
+    "split of a dense node": Case(_MANY + "; S 1 1-4", "S 1 1-2,9"),
+    "own hashes": Case(_aliases(2, "1,2,3,4", 801), _aliases(1, "1,2,3,4", 901)),
+    "own hashes, longer": Case(
+        _aliases(2, "1,2,3,4,5,6", 801) + "; " + _aliases(1, "1,2", 901), "X 1 #902 + 3:903,4:904"
+    ),
+    "other hashes": Case(
+        _aliases(2, "1,2,3,4", 801) + "; " + _aliases(1, "1,2,3,4", 901), _aliases(1, "1,2,3,4", 701)
+    ),
+    "split of own hashes": Case(
+        _aliases(2, "1,2,3,4", 801) + "; " + _aliases(1, "1,2,3,4", 901), "X 1 #902 + 9:909"
+    ),
+    "hash from elsewhere": Case(
+        _aliases(1, "1,2,3,4", 901) + "; " + _aliases(2, "1,2,3,4", 801), "X 1 . + 7:904,8:908"
+    ),
+    "hash of one's own from elsewhere": Case(
+        _aliases(2, "1,2,3,4", 801) + "; " + _aliases(1, "1,2,3,4", 901), "X 1 . + 7:901,8:908"
+    ),
+    "refused for want of room": Case("S 1 1,2; S 1 3; S 1 4; S 1 5", "S 1 6-30 + 31; R 1 3", SMALL),
+    "removal of a tail": Case("S 1 1-6; S 2 1-3", "R 1 1-6 @ 4-6"),
+    "removal to a smaller extent": Case("S 1 1-40; S 2 1-3", "R 1 1-40 @ 4-40"),
+    "removal of a leaf": Case("S 1 1-3; S 1 1-3 + 4; S 2 1-3; S 2 1-3 + 5", "R 2 1-3,5 @ 4"),
+    "removal of a chain": Case("S 1 1-3; S 2 1-3; S 1 1-3 + 4; S 2 1-3 + 5; R 2 1-3,5", "R 1 1-4"),
+    "removal upward": Case(
+        "S 1 1; S 2 1; S 1 1 + 2; S 2 1 + 3; S 2 1,2; S 2 1,2 + 4; S 1 1,2 + 5; R 2 1-2,4; R 2 1,3; R 1 1-2",
+        "R 1 1,2,5 @ 3",
+    ),
+    "removal in the middle": Case("S 1 1-6; S 2 1-6", "R 1 1-6 @ 3"),
+    "removal of own hashes": Case(
+        _aliases(2, "1,2,3", 801) + "; " + _aliases(1, "1,2,3", 901), "R 1 #901,902,903"
+    ),
+    "removal of the last own hashes": Case(
+        _aliases(2, "1,2,3", 801) + "; " + _aliases(1, "1,2,3", 901) + "; R 2 #801,802,803",
+        "R 1 #901,902,903",
+    ),
+    "clear": Case("S 1 1-6; S 2 1-6; S 2 1-3,9; S 1 7-9; S 3 7,8; S 3 7,8 + 4; S 1 7,8 + 5", "C 1"),
+    "removal of a worker": Case("S 1 1-6; S 1/1 1-4; S 2 1-6; S 2 1-3,9; S 1 7-9", "W 1"),
+}
+
+
+def main() -> None:
+    """Serve cases until the input ends."""
+    for line in sys.stdin:
+        name, seed, every = json.loads(line)
+        case = CASES[name]
+        try:
+            with open_stage(capacity=case.capacity) as stage:
+                sweep = Sweep(stage, seed)
+                sweep.run(case.setup, case.script, every)
+            answer = {"deaths": sweep.deaths, "nested": sweep.nested, "sites": sorted(sweep.sites)}
+        except BaseException:
+            answer = {"failed": traceback.format_exc()}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

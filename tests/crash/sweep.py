@@ -1,0 +1,237 @@
+"""Deaths inside an operation, in one process: a writer abandons its work at each of its points in turn.
+
+Needs the test build. An abandoned operation leaves its record, gates and lists as a killed process would, and
+its seat's lock goes as with a process; so thousands of deaths take seconds. Then somebody recovers, in one of
+the ways there are, perhaps dies in the middle of that and is recovered in turn, and everything is compared
+with the oracle.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import shmtrie.lanework
+from shmtrie.capacity import Capacity
+from shmtrie.contexts import WriterContext
+from shmtrie.index import Index
+from shmtrie.kernels import context as c
+from shmtrie.kernels import hooks
+from shmtrie.kernels.hooks import HookAbandon, Site
+from shmtrie.layout import LOCK_LANE
+from tests.backends import segment_name
+from tests.concurrency.board import Board
+from tests.concurrency.stage import Stage
+from tests.concurrency.worker import Worker
+from tests.differential import Mismatch, expect
+from tests.hooks import HookControl
+from tests.reference import OK, Op, Rank
+
+MOST = 5_000  # points of one operation
+DEPTH = 3  # deaths of recoverers on top of one another
+
+
+class Local:
+    """A writer or reader of this process, in the place of an `Actor`."""
+
+    def __init__(self, board: Board) -> None:
+        self.control = HookControl()
+        self.worker = Worker(self.control, board)
+        self.lane, self.pid = -1, 0
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Run a command."""
+        return getattr(self.worker, method)(*arguments)
+
+    def apply(self, *ops: Op) -> str:
+        """Apply operations; "ok", or what the first refused one answered."""
+        for op in ops:
+            outcome, _ = self.worker.apply(op)
+            if outcome != OK:
+                return outcome
+        return OK
+
+    def find(self, query: Sequence[int]) -> dict[Rank, int]:
+        """Scores of a query."""
+        return self.worker.find(query)
+
+    def take_lane(self) -> None:
+        """Open a writer; what a dead one has left in its lane is recovered."""
+        self.lane = self.worker.open_writer(0.002)
+
+    def die(self) -> int:
+        """Leave everything as it is but the seat's lock; the lane."""
+        writer, self.worker._writer = self.worker.writer, None
+        seat = writer._work.seat
+        writer._closed = seat._left = True
+        seat._file.close(LOCK_LANE + seat.lane)
+        return seat.lane
+
+
+class Cast(NamedTuple):
+    """What a `Stage` wants of a fleet."""
+
+    writers: list[Local]
+    readers: list[Local]
+
+
+class Recovering(WriterContext):
+    """The context of a recoverer, with its points under control."""
+
+    control: HookControl | None = None
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        if Recovering.control is not None:
+            self.words[c.C_HOOK] = Recovering.control.address
+
+
+@contextmanager
+def open_stage(lanes: dict[Rank, int] | None = None, capacity: Capacity | None = None) -> Iterator[Stage]:
+    """A segment with three lanes of this process."""
+    assert hooks.TEST_BUILD, "set SHMTRIE_TEST_BUILD=1"
+    shmtrie.lanework.WriterContext = Recovering  # type: ignore[misc]
+    name, board = segment_name("crash"), Board()
+    with Index.create(name, capacity or Capacity(blocks=4_000, workers=64, lanes=4)) as index:
+        try:
+            cast = Cast([Local(board) for _ in range(3)], [Local(board)])
+            for actor in (*cast.writers, *cast.readers):
+                actor.worker.attach(name, actor in cast.writers)
+            for actor in cast.writers:
+                actor.take_lane()
+            yield Stage(cast, index, lanes)  # type: ignore[arg-type]
+            for actor in (*cast.writers, *cast.readers):
+                actor.worker.detach()
+        finally:
+            Index.unlink(name)
+
+
+class Sweep:
+    """Deaths of one operation at all of its points.
+
+    Parameters
+    ----------
+    stage : Stage
+        From `open_stage`.
+    seed : int
+        Of the choices at each point: who recovers, and where recoverers die.
+
+    Attributes
+    ----------
+    deaths, nested : int
+        Deaths in operations, and of recoverers.
+    sites : set of Site
+        Where.
+    """
+
+    def __init__(self, stage: Stage, seed: int = 0) -> None:
+        self.stage, self.random = stage, random.Random(seed)
+        self.deaths, self.nested = 0, 0
+        self._control: HookControl | None = None
+        self.sites: set[Site] = set()
+
+    def run(self, setup: str, script: str, every: int = 1) -> None:
+        """Die at every so manieth point of the last operation of a script; compare after each death."""
+        for countdown in range(1, MOST, every):
+            try:
+                if not self._one(setup, script, countdown):
+                    return
+            except AssertionError as error:
+                where = Site(int(self._control.words[hooks.W_LAST]) or 1) if self._control else None
+                raise Mismatch(
+                    f"{error}\nafter {setup!r}, then a death in {script!r} at hit {countdown}, {where!r}"
+                ) from error
+        raise AssertionError("an operation with too many points")
+
+    def _one(self, setup: str, script: str, countdown: int) -> bool:
+        stage = self.stage
+        stage.begin()
+        stage.play(setup)
+        *before, op = stage.ops(script)
+        for early in before:
+            stage.note(early, stage.actor(early).apply(early))
+        actor: Any = stage.actor(op)
+        self._control = actor.control
+        actor.control.arm(hooks.ABANDON, hooks.ANY_SITE, countdown)
+        try:
+            outcome, message = actor.call("apply", op)
+        except HookAbandon:
+            self.deaths += 1
+            self.sites.add(Site(int(actor.control.words[hooks.W_LAST])))
+            self._after_death(actor, op)
+            alive = True
+        else:
+            actor.control.disarm()
+            expect(outcome in stage.oracle.outcomes(op), op, "answered", outcome, message)
+            stage.note(op, outcome)
+            alive = False
+        stage.settle()
+        stage.drain()
+        return alive
+
+    def _after_death(self, actor: Any, op: Op) -> None:
+        stage = self.stage
+        lane = actor.die()
+        if op[0] == "store":
+            stage.queries.update(self._paths(op))
+        during = stage.bounds_during(op)
+        stage.check(during)  # readers go on as if nothing had happened
+        self._recover(actor, lane, op)
+        stage.check(during)
+        report = stage.index.verify()
+        # a removal that was cut leaves a hidden slot, which the next one frees
+        settled = all(op[0] == "remove_worker" and invariant == "I10" for invariant, _ in report.unsettled)
+        expect(report.ok and settled, "verify after the recovery:", report)
+        if op[0] == "store":
+            self._whole_or_not_at_all(op)
+        if actor.worker._writer is None:
+            actor.take_lane()
+        outcome, message = actor.call("apply", op)  # the engine sends it again
+        expect(outcome in stage.oracle.outcomes(op), op, "sent again is answered", outcome, message)
+        stage.note(op, outcome)
+
+    def _recover(self, actor: Any, lane: int, op: Op) -> None:
+        """One of the ways in which a death is noticed; recoverers die, too."""
+        others = [w for w in self.stage.writers if w is not actor]
+        for _ in range(self.random.choice((0, 0, 1, DEPTH - 1))):
+            control = Recovering.control = HookControl()
+            control.arm(hooks.ABANDON, hooks.ANY_SITE, self.random.randint(1, 25))
+            try:
+                others[0].worker.writer._work.recover_lane(lane)  # type: ignore[attr-defined]
+            except HookAbandon:
+                self.nested += 1
+            finally:
+                Recovering.control = None
+        way = self.random.randrange(3)
+        if way == 0:
+            others[1].worker.writer._work.recover_lane(lane)  # type: ignore[attr-defined]
+        elif way == 1 and op[0] != "remove_worker":
+            # somebody meets its gates, or finds a rank that it owned
+            other = self.stage.ops("S 60 1-3")[0]
+            other_rank: Rank = (60, 0)
+            expect(others[1].apply(other) == OK, other, "is refused beside a dead lane")
+            others[1].call("apply", ("remove", other_rank, [b[1] for b in other[3]]))
+            others[1].call("apply", ("remove_worker", 60))
+            actor.take_lane()
+        else:
+            actor.take_lane()
+
+    def _paths(self, op: Op) -> set[tuple[int, ...]]:
+        """Queries along a store that may not have come."""
+        above = () if op[2] is None else self.stage.path(op[1], op[2])
+        path = (*above, *(b[0] for b in op[3]))
+        return {path, path[:-1]}
+
+    def _whole_or_not_at_all(self, op: Op) -> None:
+        """All queries show the store, or none does."""
+        stage, rank = self.stage, op[1]
+        before = {query: stage.oracle.bounds(rank, query) for query in stage.queries}
+        later = stage.after(op)
+        after = {query: later.bounds(rank, query) for query in stage.queries}
+        found = {query: stage.scores(query).get(rank, 0) for query in stage.queries}
+        is_before, is_after = (
+            all(low <= found[q] <= high for q, (low, high) in state.items()) for state in (before, after)
+        )
+        expect(is_before or is_after, "a part of", op, "is there:", found, "before", before, "after", after)

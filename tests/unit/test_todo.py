@@ -1,0 +1,85 @@
+"""Nodes that could not be tidied at once stay on the lane's list until they can, however many they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from shmtrie import Capacity, Index
+from shmtrie.layout import LANE_TODO, M32
+
+FOREIGN = 40 << 32  # the lock byte of a lane that does not exist: nobody will let it go
+
+
+@pytest.fixture
+def index(segment_name: Callable[[], str]) -> Iterator[Index]:
+    name = segment_name()
+    with Index.create(name, Capacity(blocks=20_000, workers=8, lanes=3, nodes=5_000)) as made:
+        yield made
+        Index.unlink(name)
+
+
+def nodes_in_use(index: Index) -> int:
+    return int(np.count_nonzero(index.segment.view("node_claims"))) - 1
+
+
+@pytest.mark.parametrize("n", [1, 2, LANE_TODO - 1, LANE_TODO, LANE_TODO + 1, 3 * LANE_TODO])
+def test_nodes_behind_a_busy_space_come_back(index: Index, n: int) -> None:
+    """The space of the root is locked by somebody who is stopped: nothing can leave it meanwhile."""
+    count = index.segment.view("nodes")["count"]
+    record = index.segment.view("lanes")[0]
+    with index.writer() as writer:
+        for k in range(n):
+            writer.store(1, None, [k], [1_000_000 + k])
+        writer.store(2, None, [1 << 50, 2], [1 << 51, 2])
+        count[0] |= np.uint64(FOREIGN)
+        writer.remove(1, [1_000_000 + k for k in range(n)])
+        assert nodes_in_use(index) == n + 1
+        assert int(record["n_todo"]) == min(n, LANE_TODO)
+        assert (int(record["todo_scan"]) != 0) == (n > LANE_TODO)
+        report = index.verify()
+        assert len(report.broken) == 1 and "is locked by lane 39" in report.broken[0][1], report
+        # what can be done meanwhile is done
+        writer.store(2, 2, [3], [3])
+        writer.remove(2, [3])
+        count[0] &= np.uint64(M32)
+        for _ in range(12):
+            writer.store(2, 2, [3], [3])
+            writer.remove(2, [3])
+        assert nodes_in_use(index) == 1
+        assert int(record["n_todo"]) == int(record["todo_scan"]) == 0
+        writer.clear(2)
+    assert nodes_in_use(index) == 0
+    assert index.verify().ok
+
+
+def test_close_works_off_what_is_left(index: Index) -> None:
+    count = index.segment.view("nodes")["count"]
+    writer = index.writer()
+    n = 2 * LANE_TODO
+    for k in range(n):
+        writer.store(1, None, [k], [1_000_000 + k])
+    count[0] |= np.uint64(FOREIGN)
+    writer.clear(1)
+    count[0] &= np.uint64(M32)
+    writer.close()
+    assert nodes_in_use(index) == 0
+    assert index.verify().ok
+
+
+def test_a_chain_longer_than_the_list_goes_at_once(index: Index) -> None:
+    """Each node's end makes its parent empty."""
+    n = 2 * LANE_TODO
+    with index.writer() as writer:
+        writer.store(1, None, list(range(n)), list(range(n)))
+        for k in range(n - 1):  # a branch at each block, gone again
+            writer.store(1, k, [1 << 40], [1 << 41])
+            writer.remove(1, [1 << 41])
+        assert nodes_in_use(index) == n
+        writer.remove(1, list(range(n - 1)))
+        assert nodes_in_use(index) == n
+        writer.remove(1, [n - 1])
+    assert nodes_in_use(index) == 0
+    assert index.verify().ok
