@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.concurrency.tree import Tree
 from tests.reference import MASK, Op, Rank
 
 Open = Callable[[], AbstractContextManager[Any]]
@@ -248,17 +249,16 @@ class Backend:
             yield index if how == "calls" else ByEvents(index, how)
 
     def edges(self, index: Any) -> list[int] | None:
-        """Sorted edge lengths of all nodes but the root, in blocks; None if the index cannot tell."""
-        lengths = getattr(index, "edge_lengths", None) if self.compressed else None
-        return None if lengths is None else sorted(lengths())
+        """Sorted edge lengths of all nodes but the root, in blocks, from memory; None for the plain tree."""
+        return Tree(index.segment).edges if self.lanes else None
 
-    def duplicates(self, index: Any) -> int | None:
-        """Duplicate stores counted so far; None if the index does not count them."""
-        return getattr(index.stats(), "duplicate_store", None)
+    def duplicates(self, index: Any) -> int:
+        """Duplicate stores counted so far."""
+        return int(index.stats().duplicate_store)
 
     def repairs(self, index: Any) -> int | None:
         """Lookup repairs so far; None if nobody counts, or ranks share a lane, which knows its splits."""
-        return getattr(index.stats(), "repairs", None) if self.lanes > 1 else None
+        return int(index.stats().repairs) if self.lanes > 1 else None
 
 
 BACKENDS = {
