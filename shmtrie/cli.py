@@ -108,7 +108,8 @@ def verify(
 ) -> None:
     """Check the invariants: exit 0 clean, 1 repairable, 2 corrupt.
 
-    Beside active writers a check meets operations half done; repeat it, or stop them.
+    Beside active writers a check meets operations half done: what could not be decided is listed as
+    unsettled, and is no reason to fail.
     """
     from shmtrie.errors import SegmentCorrupt
 
@@ -117,21 +118,24 @@ def verify(
             report = index.verify()
     except SegmentCorrupt as error:
         if as_json:
-            print_json({"name": name, "state": "corrupt", "broken": [["header", str(error)]], "counts": {}})
+            broken = [["header", str(error)]]
+            print_json({"name": name, "state": "corrupt", "broken": broken, "unsettled": [], "counts": {}})
         else:
             print(f"{name}: corrupt: {error}")
         raise Finish(EXIT_CORRUPT) from None
-    repairable = not report.ok and bool(getattr(report, "repairable", False))
-    state = "clean" if report.ok else "repairable" if repairable else "corrupt"
+    state = "clean" if report.ok else "repairable" if report.repairable else "corrupt"
     if as_json:
-        print_json({"name": name, "state": state, "broken": report.broken, "counts": report.counts})
+        told = {"broken": report.broken, "unsettled": report.unsettled, "counts": report.counts}
+        print_json({"name": name, "state": state, **told})
     else:
         print(f"{name}: {state}")
         for invariant, what in report.broken:
             print(f"  {invariant}: {what}")
+        for invariant, what in report.unsettled:
+            print(f"  {invariant}, unsettled: {what}")
         print_fields({"counts": report.counts})
     if not report.ok:
-        raise Finish(EXIT_REPAIRABLE if repairable else EXIT_CORRUPT)
+        raise Finish(EXIT_REPAIRABLE if report.repairable else EXIT_CORRUPT)
 
 
 def dump(

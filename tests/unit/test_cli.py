@@ -27,22 +27,16 @@ from shmtrie.event_types import (
     encode_event,
 )
 from shmtrie.radix_tree import RadixTree
+from shmtrie.verify import VerifyReport
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-class Report(NamedTuple):
-    ok: bool
-    broken: list[tuple[str, str]]
-    counts: dict[str, int]
-    repairable: bool
 
 
 class FakeIndex:
     """The names of `Index` that the command uses, over a tree in this process."""
 
     segments: dict[str, FakeIndex]
-    report = Report(True, [], {"nodes": 3}, False)
+    report = VerifyReport(True, False, counts={"nodes": 3})
     error: ShmtrieError | None = None
 
     def __init__(self, **options: Any) -> None:
@@ -76,7 +70,7 @@ class FakeIndex:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.tree, name)
 
-    def verify(self) -> Report:
+    def verify(self) -> VerifyReport:
         return self.report
 
     def close(self) -> None:
@@ -168,21 +162,24 @@ def test_list_and_status(index: type[FakeIndex], capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("report", "code", "state"),
     [
-        (Report(True, [], {}, False), 0, "clean"),
-        (Report(False, [("I3", "a lane died")], {}, True), 1, "repairable"),
-        (Report(False, [("I3", "a loop")], {}, False), 2, "corrupt"),
+        (VerifyReport(True, False), 0, "clean"),
+        (VerifyReport(True, False, unsettled=[("I16", "a writer is at work")]), 0, "clean"),
+        (VerifyReport(False, True, [("I11", "nobody covers it")]), 1, "repairable"),
+        (VerifyReport(False, False, [("I3", "a loop")], [("I6", "a count")]), 2, "corrupt"),
     ],
 )
 def test_verify(
-    index: type[FakeIndex], capsys: pytest.CaptureFixture[str], report: Report, code: int, state: str
+    index: type[FakeIndex], capsys: pytest.CaptureFixture[str], report: VerifyReport, code: int, state: str
 ) -> None:
     index.create("kv", None)
     index.report = report
     assert cli.main(["verify", "kv"]) == code
-    assert f"kv: {state}" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"kv: {state}" in shown and all(what in shown for _, what in report.broken + report.unsettled)
     assert cli.main(["verify", "kv", "--json"]) == code
     answer = json.loads(capsys.readouterr().out)
     assert answer["state"] == state and len(answer["broken"]) == len(report.broken)
+    assert len(answer["unsettled"]) == len(report.unsettled)
 
 
 def test_verify_of_what_cannot_be_attached(
@@ -212,10 +209,10 @@ def test_without_typer_says_what_to_install() -> None:
 
 
 def test_plain_values() -> None:
-    report = Report(True, [("x", "y")], {}, False)
-    assert plain({"a": np.uint64(2**64 - 1), "b": np.arange(2), "c": report, 5: None}) == {
+    pair = NamedTuple("pair", [("ok", bool), ("broken", list[tuple[str, str]])])(True, [("x", "y")])
+    assert plain({"a": np.uint64(2**64 - 1), "b": np.arange(2), "c": pair, 5: None}) == {
         "a": 2**64 - 1,
         "b": [0, 1],
-        "c": {"ok": True, "broken": [["x", "y"]], "counts": {}, "repairable": False},
+        "c": {"ok": True, "broken": [["x", "y"]]},
         "5": None,
     }
