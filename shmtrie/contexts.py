@@ -199,13 +199,14 @@ class WriterContext(Context):
             self.grow_rows(4 * self.get(c.C_TOUCHED_ROOM))
 
     def _move(self, index: int, lines: int, kernel: Any) -> None:
-        old, old_address, old_lines = self._owned[index], self.get(index), self.get(index + 1) + 1
-        self.area(index, lines * LINE)
-        self.words[index + 1] = lines - 1
-        self.words[index + 2] = 0
-        self.words[index + 3] = 0
-        kernel(self.address, old_address, old_lines)
-        del old
+        old, words = self._owned[index], self.words[index : index + 4].copy()
+        try:
+            self.area(index, lines * LINE)
+            self.words[index + 1 : index + 4] = lines - 1, 0, 0
+            kernel(self.address, int(words[0]), int(words[1]) + 1)
+        except BaseException:  # an interrupt must not leave a table without its entries
+            self._owned[index], self.words[index : index + 4] = old, words
+            raise
 
     def grow_seen(self, need: int) -> None:
         """Make the table of hashes seen in a store large enough for `need` blocks."""
@@ -233,7 +234,7 @@ class WriterContext(Context):
             self._rebuild_map()
         else:
             self._put(worker_id, dp_rank, slot, generation)
-        self.mine[slot] = 0xFFFF_FFFF
+        self.mine[slot] = c.ALL_ONES
 
     def unmap_slot(self, slot: int) -> None:
         """Forget whatever rank is in a slot."""

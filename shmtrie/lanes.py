@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
@@ -72,7 +72,7 @@ class LaneSeat:
             self._record["state"] = LANE_RECOVERING
 
     @classmethod
-    def take(cls, segment: Segment, lane: int | None = None) -> LaneSeat:
+    def take(cls, segment: Segment, lane: int | None = None, but: Collection[int] = ()) -> LaneSeat:
         """Take a free seat, or one whose holder died.
 
         Parameters
@@ -81,6 +81,8 @@ class LaneSeat:
             Attached for writing.
         lane : int, optional
             The one to take; default the lowest that can be had.
+        but : collection of int, optional
+            Lanes that are not wanted.
 
         Returns
         -------
@@ -101,12 +103,15 @@ class LaneSeat:
             raise SegmentPermission(f"segment {segment.name!r} is attached read-only: attach for writing")
         if lane is not None:
             check_lane(segment, lane)
-        wanted = range(segment.capacity.lanes) if lane is None else (lane,)
+        wanted = [x for x in (range(segment.capacity.lanes) if lane is None else (lane,)) if x not in but]
         file = segment.open_lock_file()  # one description holds one seat
         try:
-            for candidate in wanted:
+            for candidate in (*wanted, *wanted):  # twice: who was just taking a seat may have let it go
+                # asked first: a living holder's seat is left alone, also by those who only look for dead ones
+                if file.is_locked_elsewhere(LOCK_LANE + candidate):
+                    continue
                 if not file.try_lock(LOCK_TAKING + candidate):
-                    continue  # somebody is just taking it, or finding it held
+                    continue
                 try:
                     if file.try_lock(LOCK_LANE + candidate):
                         return cls(segment, candidate, file)

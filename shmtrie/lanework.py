@@ -76,18 +76,35 @@ class LaneWork:
         # now, not while others wait for what this lane holds: loading a kernel takes some 15 ms
         for kernel in _KERNELS:
             kernel.compile()
-        self.seat = LaneSeat.take(segment)
-        try:
-            self.context = WriterContext(segment, self.seat.lane)
-            self.ranks = RankRegistry(segment, self.context, self.seat.lane, patience, self.recover_lane)
-            if self.seat.was_dead:
-                self._recover(self.seat, self.context)
-            self.ranks.disown(self.seat.lane)
-            self.seat.activate()
-            self.ranks.sweep_dying()
-        except BaseException:
-            self.seat.leave()
-            raise
+        waits: dict[int, errors.Busy] = {}  # lanes whose recovery a stopped process holds up
+        while True:
+            try:
+                self.seat = LaneSeat.take(segment, but=waits)
+            except errors.LaneUnavailable:
+                if waits:
+                    raise next(iter(waits.values())) from None
+                raise
+            try:
+                self._start()
+                return
+            except errors.Busy as error:
+                waits[self.seat.lane] = error
+                self.seat.leave()
+            except BaseException:
+                self.seat.leave()
+                raise
+
+    def _start(self) -> None:
+        """Make the seat this writer's: recovered, active, and what earlier holders left is done."""
+        lane = self.seat.lane
+        self.context = WriterContext(self.segment, lane)
+        self.ranks = RankRegistry(self.segment, self.context, lane, self.patience, self.recover_lane)
+        if self.seat.was_dead:
+            self._recover(self.seat, self.context, max(1.0, self.patience))
+        self.ranks.disown(lane)
+        self.seat.activate()
+        batch.tidy_up(self.context.address)
+        self.ranks.sweep_dying()
 
     def turn(self) -> Turn:
         """A context in which this thread, and no other, works, and the seat is still ours."""
@@ -104,12 +121,16 @@ class LaneWork:
             except errors.ShmtrieError:
                 pass
             else:
-                # once is enough, unless the list was full and all nodes are being tested
-                for _ in range(self.segment.section_count("nodes") // SCAN_STEP + 2):
-                    if batch.tidy_up(self.context.address) != c.SCANNING:
-                        break
+                self._tidy()
                 self.ranks.disown(self.seat.lane)
             self.seat.leave()
+
+    def _tidy(self) -> None:
+        """Do what had to be left, as far as others let us; the seat's next holder does the rest."""
+        deadline = time.monotonic() + self.patience
+        for _ in range(self.segment.section_count("nodes") // SCAN_STEP + 2):
+            if batch.tidy_up(self.context.address) == c.OK or time.monotonic() > deadline:
+                break
 
     def settle(self, parts: EventParts, with_id: bool) -> EventStatus:
         """Apply one event until it is settled: tables grown, the rank registered, gates waited for."""
@@ -186,15 +207,20 @@ class LaneWork:
             return f"segment {self.segment.name!r} is retired: attach anew"
         return what
 
-    def _recover(self, seat: LaneSeat, context: WriterContext) -> None:
-        """Bring a dead lane's record to rest, as that lane."""
-        deadline = time.monotonic() + max(1.0, self.patience)
+    def _recover(self, seat: LaneSeat, context: WriterContext, seconds: float) -> None:
+        """Bring a dead lane's record to rest, as that lane; its ranks are nobody's then."""
+        deadline = time.monotonic() + seconds
         while recover.recover(context.address) != c.OK:
+            # It waits for another lane's space lock. If that one is dead as well its recovery opens the lock,
+            # before it waits for anything itself: so of two that died none waits for the other for ever.
+            if self.recover_lane(context.get(c.C_BUSY_LANE)):
+                continue
             if time.monotonic() > deadline:
                 raise errors.Busy(
                     f"lane {seat.lane} of segment {self.segment.name!r}: its recovery waits for another lane"
                 )
             time.sleep(0.001)
+        self.ranks.disown(seat.lane)  # before: who finds the lane free need not look for ranks
         seat.recovered()
 
     def recover_lane(self, lane: int) -> bool:
@@ -208,7 +234,7 @@ class LaneWork:
         try:
             dead = seat.was_dead
             if dead:
-                self._recover(seat, WriterContext(self.segment, lane))
+                self._recover(seat, WriterContext(self.segment, lane), self.patience)
             self.ranks.disown(lane)
             return dead
         except errors.Busy:  # a stopped process is in the way: another try, another time

@@ -121,6 +121,7 @@ class RankRegistry:
                 break
         plain, aliased, _ = counted
         self._states["blocks"][slot] = plain + aliased
+        context.mine[slot] = c.ALL_ONES  # before: a table that grows keeps only what a rank of the lane needs
         context.grow(plain)
         context.grow_aliases(aliased)
         while (status := batch.adopt_slot(context.address, slot)) != c.OK:
@@ -140,13 +141,15 @@ class RankRegistry:
             return
         if self._states["known"][slot]:
             self._states["degraded"][slot] = 1
-        elif self._owner(slot) == self._lane + 1:
+        else:
             # Nothing was stored (a commit makes the rank known), so there is nothing to sweep. A busy
             # registry leaves the slot to the rank's next event, or to whoever looks for a free one.
             with suppress(Busy), registry_lock(self._segment, self._lock_timeout):
-                registry.registry_mark(self._context.address, slot)
-                registry.registry_free(self._context.address, slot)
-                self._context.unmap_slot(slot)
+                slot = self._find(rank)  # anew: while we waited it may have gone to another rank
+                if slot >= 0 and self._owner(slot) == self._lane + 1 and not self._states["known"][slot]:
+                    registry.registry_mark(self._context.address, slot)
+                    registry.registry_free(self._context.address, slot)
+                    self._context.unmap_slot(slot)
         if status == EventStatus.BUSY:
             self._lanes["counters"][self._lane, COUNTERS.index("busy")] += np.uint64(1)
 

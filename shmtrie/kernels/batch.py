@@ -18,7 +18,6 @@ from shmtrie.kernels.context import (
     C_LOOKUP_TOMBS,
     C_LOOKUP_USED,
     C_NEEDED,
-    C_RECORD,
     C_SEEN_MASK,
     C_STATES,
     GROW,
@@ -27,8 +26,8 @@ from shmtrie.kernels.context import (
     OK,
     RETIRED,
     ROWS,
-    SCANNING,
     SCRATCH,
+    TODO,
     UNKNOWN_RANK,
     UNSUPPORTED,
     get,
@@ -48,7 +47,6 @@ from shmtrie.layout import (
     H_EPOCH,
     H_NODES_HIGH,
     H_RETIRED,
-    L_TODO_SCAN,
     M12,
     M31,
     M32,
@@ -216,11 +214,11 @@ def sweep_slot(ctx, slot, first):
 
 @entry("int64(int64)")
 def tidy_up(ctx):
-    """Work off the to-do list: OK, or SCANNING when it had been full (call again)."""
+    """Work off the to-do list, or a part of it: OK, or TODO when something is left (call again)."""
     begin(ctx)
     work_todo(ctx)
     finish(ctx)
-    return SCANNING if pl64(get(ctx, C_RECORD) + L_TODO_SCAN) != 0 else OK
+    return TODO if has_todo(ctx) else OK
 
 
 # ---------------------------------------------------------------------------- private tables
@@ -253,12 +251,13 @@ def _adopt_node(ctx, slot, node, low):
             if found != 0:
                 alias_entry_put(ctx, slot, h, node, p)
         return OK
-    if get(ctx, C_LOOKUP_USED) + get(ctx, C_LOOKUP_TOMBS) + blocks > (get(ctx, C_LOOKUP_MASK) + 1) * 7:
-        put(ctx, C_NEEDED, blocks)
-        return GROW
     for p in range(blocks):
         found, h = hash_at(ctx, a, start + p)
         if found == FOUND and lookup_has(ctx, h, node, start + p) == 0:
+            # asked for an entry that is not there yet: a suffix is come by twice, and needs no room then
+            if get(ctx, C_LOOKUP_USED) + get(ctx, C_LOOKUP_TOMBS) + 1 > (get(ctx, C_LOOKUP_MASK) + 1) * 7:
+                put(ctx, C_NEEDED, blocks - p)
+                return GROW
             lookup_put(ctx, h, node, p)
     return OK
 

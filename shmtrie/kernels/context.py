@@ -94,10 +94,11 @@ from shmtrie.kernels.build import inl
 C_HOOK = 120  # control array of the test build
 
 CONTEXT_WORDS = 128
+ALL_ONES = 0xFFFF_FFFF  # in C_MINE
 
 # kernel status: errors.EventStatus, and beyond it what the handles settle
 OK, NO_PARENT, NO_BLOCK, BAD_SEQUENCE, FULL, BUSY, RETIRED, UNSUPPORTED = 0, 1, 2, 3, 4, 5, 8, 9
-RETRY, GROW, UNKNOWN_RANK, SCRATCH, ROWS, GROW_ALIASES, SCANNING = 32, 33, 34, 35, 36, 37, 38
+RETRY, GROW, UNKNOWN_RANK, SCRATCH, ROWS, GROW_ALIASES, TODO = 32, 33, 34, 35, 36, 37, 38
 # tables of FULL_TABLE
 TABLE_NODES, TABLE_EXTENTS, TABLE_CHILDREN, TABLE_LOG = 1, 2, 3, 4
 

@@ -74,6 +74,7 @@ class Site(IntEnum):
     READER_LOADED = 41
     PLACE_FOUND = 42
     SWEEP_CUT = 43
+    REMOVE_PLANNED = 44
 
 
 MAX_SITES = 248

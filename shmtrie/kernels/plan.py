@@ -58,8 +58,8 @@ from shmtrie.layout import (
 T_WIDTH = 12
 EXCLUSIVE, ALIAS, EXTEND, FIRST_CHILD, CREDIT, VERIFIED, FRESH = 1, 2, 4, 8, 16, 32, 64
 # a row of CUTS
-(X_NODE, X_DEPTH, X_WORD, X_WIDE, X_LOW, X_NEW) = range(6)
-X_WIDTH = 6
+(X_NODE, X_DEPTH, X_TOP, X_WORD, X_WIDE, X_LOW, X_NEW) = range(7)  # depths of the first place and the last
+X_WIDTH = 7
 MAX_CUTS = 1_024
 WALK = 1 << 20
 CLIMB = 1 << 20
@@ -269,8 +269,9 @@ def _moved(ctx, slot, parent, parent_depth, external, lo, hi):
             put(ctx, C_N_CUTS, cuts + 1)
             cut_put(ctx, k, X_NODE, node)
             cut_put(ctx, k, X_DEPTH, depth)
-        elif depth < cut_get(ctx, k, X_DEPTH):
-            cut_put(ctx, k, X_DEPTH, depth)
+            cut_put(ctx, k, X_TOP, depth)
+        cut_put(ctx, k, X_DEPTH, min(depth, cut_get(ctx, k, X_DEPTH)))
+        cut_put(ctx, k, X_TOP, max(depth, cut_get(ctx, k, X_TOP)))
     return OK
 
 

@@ -33,7 +33,7 @@ from shmtrie.kernels.coverage import cov_enter, cov_find, log_blocks, log_word, 
 from shmtrie.kernels.edges import edge_extend, edge_new, publish_tail
 from shmtrie.kernels.forms import cov_grow
 from shmtrie.kernels.nodes import claim_node, make_node
-from shmtrie.kernels.places import suffix_at
+from shmtrie.kernels.places import own_word, suffix_at
 from shmtrie.kernels.plan import (
     ALIAS,
     CREDIT,
@@ -58,6 +58,7 @@ from shmtrie.kernels.plan import (
     X_LOW,
     X_NEW,
     X_NODE,
+    X_TOP,
     X_WIDE,
     X_WORD,
     cut_get,
@@ -254,15 +255,19 @@ def take_cuts(ctx, slot, above, above_depth):
         node, depth = cut_get(ctx, k, X_NODE), cut_get(ctx, k, X_DEPTH)
         a = node_at(ctx, node)
         start = ld64(a + N_START) & M32
-        _, low, _ = cov_find(ctx, a, slot)
         drop = depth == start
-        status = _gate(ctx, node, 1 if drop and (low & COV_ALIAS) != 0 else 0)
+        exclusive = 1 if drop and (own_word(ctx, a, slot) & COV_ALIAS) != 0 else 0
+        status = _gate(ctx, node, exclusive)
         if status != OK:
             return status
-        if lshr(ld64(a + N_START), 32) == NO_SPACE or not start <= depth < (ld64(a + N_TAIL) & M31):
+        # a split may have taken some of the places away: the plan is made anew
+        end = ld64(a + N_TAIL) & M31
+        if lshr(ld64(a + N_START), 32) == NO_SPACE or depth < start or cut_get(ctx, k, X_TOP) >= end:
             return RETRY
         word_at, low, wide = cov_find(ctx, a, slot)
         if word_at == 0 or (low & M12) <= depth - start:
+            return RETRY
+        if drop and (low & COV_ALIAS) != 0 and exclusive == 0:
             return RETRY
         cut_put(ctx, k, X_WORD, word_at)
         cut_put(ctx, k, X_WIDE, wide)

@@ -7,7 +7,7 @@ slots one by one (M4).
 
 from __future__ import annotations
 
-from shmtrie.atomics import cas64, ld32, ld64, ld64s, lshr, pl64, ps64, st32, st64, st64s
+from shmtrie.atomics import cas64, fence_full, ld32, ld64, ld64s, lshr, pl64, ps64, st32, st64, st64s
 from shmtrie.kernels.build import entry, inl, jit
 from shmtrie.kernels.context import (
     C_EPOCH_SEEN,
@@ -140,6 +140,8 @@ def registry_mark(ctx, slot):
     at(ctx, Site.SLOT_MARKED)
     # the epoch behind it: a lane that sees it move also sees the mark (`refresh_mine`)
     _publish_epoch(ctx, 1, 0)
+    # the caller looks at the operation counters next, by plain loads
+    fence_full()
     return 1
 
 

@@ -37,9 +37,9 @@ TRIES = 64
 
 
 @jit
-def cut(ctx, slot, node, depth):
-    """The rank's coverage of a node ends at an absolute depth; OK, RETRY (the block is elsewhere now), BUSY
-    or FULL.
+def cut(ctx, slot, node, depth, top):
+    """The rank's coverage of a node ends at an absolute depth; OK, RETRY (the block at depth `top`, the last
+    that this is about, is elsewhere now), BUSY or FULL.
 
     Notes
     -----
@@ -60,7 +60,7 @@ def cut(ctx, slot, node, depth):
     if lshr(begin, 32) == NO_SPACE or not edge_fits(ctx, ld64(a + N_EDGE)):
         release(ctx)
         return OK
-    if depth >= end:
+    if top >= end:
         release(ctx)
         return RETRY
     word_at, low, wide = cov_find(ctx, a, slot)
@@ -106,7 +106,7 @@ def remove(ctx, slot, external, n):
             version = ld64a(a + N_VERSION)
             start = ld64(a + N_START) & M32
             low = own_word(ctx, a, slot)
-            status = RETRY
+            status, top = RETRY, depth
             if edge_fits(ctx, ld64(a + N_EDGE)) and depth >= start:
                 if own_hash(ctx, a, slot, low, depth - start) == pl64(external + i * 8):
                     status = OK
@@ -119,7 +119,8 @@ def remove(ctx, slot, external, n):
             if status != OK or ld64(a + N_VERSION) != version:
                 status = RETRY
                 continue
-            status = cut(ctx, slot, node, depth)
+            at(ctx, Site.REMOVE_PLANNED)
+            status = cut(ctx, slot, node, depth, top)
             if status != RETRY:
                 break
         if status != OK:
@@ -152,7 +153,7 @@ def sweep(ctx, slot, begin):
             if low != 0:
                 status = RETRY
                 for _ in range(TRIES):
-                    status = cut(ctx, slot, link, 0)
+                    status = cut(ctx, slot, link, 0, 0)
                     if status != RETRY:
                         break
                 if status != OK:

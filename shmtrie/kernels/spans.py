@@ -35,6 +35,7 @@ from shmtrie.layout import (
     LINE,
     LOG_CAS32,
     LOG_CAS64,
+    MAX_LANES,
     SPAN_BYTES,
     SPAN_CONVERTING,
     SPAN_LINES,
@@ -121,10 +122,11 @@ def turn_span(ctx, span, size, keep):
             claimed += 1
             m &= m - 1
     if claimed != 0:
-        # a death between a claim and its count left the count too low: the span would be tried each time
+        # Deaths between a claim and its count left the count too low, and the span would be tried each time.
+        # It is mended to 1 only, and only where that cannot be too much: claimers may be about to count.
         used = ld64(word_at + 8)
-        if used <= 0:
-            add64(word_at + 8, claimed - used)
+        if used <= 0 and claimed > MAX_LANES:
+            add64(word_at + 8, 1 - used)
         cas64(word_at, turning, word)
         pop_undo(ctx)
         return 0
@@ -173,6 +175,9 @@ def claim_spans(ctx, lines):
         put(ctx, C_FULL_TABLE, TABLE_EXTENTS)
         return 0
     for first in range(total - need + 1):
+        size = ld64(span_word_at(ctx, first)) & 0xFFFF
+        if SPAN_LINES < size < SPAN_TAIL and ld64(span_word_at(ctx, first) + 8) <= 0:
+            turn_span(ctx, first, 0, 0)  # a freed extent of several spans: they come free
         good = 1
         for k in range(need):
             word = ld64(span_word_at(ctx, first + k))

@@ -96,21 +96,24 @@ class Contended(Workload):
         yield from ()
 
 
-def draw(oracle: Oracle, stream: Contended, n: int) -> list[Op]:
-    """The next `n` operations of a stream, drawn against a copy of the oracle that takes all for applied.
+def draw(oracle: Oracle, stream: Contended, n: int) -> tuple[list[Op], list[str]]:
+    """The next `n` operations of a stream, and the outcomes that it was drawn for, on a copy of the oracle.
 
-    Where several outcomes are allowed the real one may differ; later operations may then be about blocks
-    that are not there, which is no harm: what is held is a subset, closed towards the root.
+    Where several outcomes are allowed the real one may differ. Later operations may then be about blocks that
+    are not there, or have other names: the stream is no longer one that evicts leaf-first.
     """
     model = copy.deepcopy(oracle)
     stream.oracle = model
     ops: list[Op] = []
+    assumed: list[str] = []
     for op in stream:
-        allowed = model.outcomes(op)
-        model.apply(op, OK if OK in allowed else min(allowed))
         if op[0] == "query" or (ops and sum(map(len, op[3] if op[0] == "store" else ())) > 2 * DEEPEST):
-            continue
+            continue  # nobody performs it, so the copy must not either: it may give a held block another name
+        allowed = model.outcomes(op)
+        outcome = OK if OK in allowed else min(allowed)
+        model.apply(op, outcome)
         ops.append(op)
+        assumed.append(outcome)
         if len(ops) >= n:
             break
-    return ops
+    return ops, assumed

@@ -222,3 +222,34 @@ def test_a_chain_of_empty_parents_goes_upward(stage: Stage) -> None:
         "S 2 7",
         "Q 7 = 2:1; Q 1,2,4 = ; E 1",
     )
+
+
+@pytest.mark.parametrize("split", [3, 4, 5])
+def test_a_run_of_removals_is_split(stage: Stage, split: int) -> None:
+    """Planned as one cut of one node; then a split takes a part of the run away, before the gate is taken."""
+    path = ",".join(map(str, range(1, split + 1)))
+    sites = race(
+        stage,
+        "S 1 1-6; S 2 1-6",
+        "R 1 1-6 @ 6,5,4,3",
+        f"S 2 {path},9",
+        f"Q 1-6 = 1:2 2:6; N 1 2; Q {path},9 = 1:2 2:{split + 1}",
+        site=Site.REMOVE_PLANNED,
+        busy=False,
+    )
+    assert sites == {Site.REMOVE_PLANNED}
+
+
+@pytest.mark.parametrize("kind", ["own hashes", "the edge's"])
+def test_several_moved_hashes_of_one_node_are_split(stage: Stage, kind: str) -> None:
+    """A store takes three hashes from one node; a split gives some of their places to a suffix meanwhile."""
+    second = 900 if kind == "the edge's" else 800
+    chain = ",".join(f"{k}:{second + k}" for k in range(1, 5))
+    sites = race(
+        stage,
+        f"X 2 . + {chain}; X 1 . + 1:901,2:902,3:903,4:904",
+        "X 1 . + 7:902,8:903,6:904",
+        f"X 2 #{second + 2} + 9:999",
+        "Q 1-4 = 1:1 2:4; Q 7,8,6 = 1:3; N 1 4",
+    )
+    assert Site.STORE_PLANNED in sites and (kind == "own hashes" or Site.PLACE_FOUND in sites)

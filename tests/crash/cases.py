@@ -10,7 +10,7 @@ import traceback
 from typing import NamedTuple
 
 from shmtrie.capacity import Capacity
-from tests.crash.sweep import Sweep, open_stage
+from tests.crash.sweep import Sweep, open_stage, two_dead_lanes
 
 
 class Case(NamedTuple):
@@ -29,6 +29,7 @@ def _aliases(rank: int, path: str, first: int) -> str:
 
 _TWO = _aliases(2, "1,2,3", 801) + "; " + _aliases(1, "1,2,3", 901)
 _MANY = "; ".join(f"S {3 * i} 1-4" for i in range(2, 12))
+TWO_DEAD = "two dead lanes"
 SMALL = Capacity(blocks=64, workers=16, lanes=4, nodes=6, extents=24)
 
 CASES = {
@@ -90,8 +91,13 @@ def main() -> None:
     """Serve cases until the input ends."""
     for line in sys.stdin:
         name, seed, every = json.loads(line)
-        case = CASES[name]
         try:
+            if name == TWO_DEAD:
+                with open_stage() as stage:
+                    two_dead_lanes(stage, seed)
+                print(json.dumps({}), flush=True)
+                continue
+            case = CASES[name]
             with open_stage(capacity=case.capacity) as stage:
                 sweep = Sweep(stage, seed)
                 sweep.run(case.setup, case.script, every)

@@ -235,3 +235,30 @@ class Sweep:
             all(low <= found[q] <= high for q, (low, high) in state.items()) for state in (before, after)
         )
         expect(is_before or is_after, "a part of", op, "is there:", found, "before", before, "after", after)
+
+
+def two_dead_lanes(stage: Stage, way: int) -> None:
+    """One died with its child entry in, before its commit; the other holds the space lock that taking the
+    entry back needs. A newcomer (way 0) or a lane that meets the first one's gate (1) recovers both.
+    """
+    stage.play("S 1 1-4; S 2 1-4; S 3 1-4; S 2 1-4 + 5; S 3 1-4 + 6")
+    for script, site in (("S 1 1-4 + 7", Site.STORE_PREPARED), ("S 2 1-4 + 8", Site.SPACE_LOCKED)):
+        (op,) = stage.ops(script)
+        actor: Any = stage.actor(op)
+        actor.control.arm(hooks.ABANDON, site)
+        try:
+            actor.call("apply", op)
+        except HookAbandon:
+            actor.die()
+        else:
+            raise AssertionError(f"{op} did not come by {site!r}")
+    if way == 0:
+        stage.writers[2].worker.close_writer()  # type: ignore[attr-defined]
+        for actor in stage.writers:
+            actor.take_lane()  # type: ignore[attr-defined]
+    else:
+        stage.play("S 3 1-4,7")
+        for actor in stage.writers[:2]:
+            actor.take_lane()  # type: ignore[attr-defined]
+    stage.settle()
+    stage.drain()

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from shmtrie.kernels.hooks import Site
-from tests.crash.cases import CASES
+from tests.crash.cases import CASES, TWO_DEAD
 
 pytestmark = pytest.mark.race
 
@@ -80,6 +80,13 @@ def test_deaths(die: Callable[[str, int], dict[str, Any]], name: str) -> None:
         assert "failed" not in answer, answer["failed"]
         assert answer["deaths"] >= 3
         _seen.update(answer["sites"])
+
+
+@pytest.mark.parametrize("way", [0, 1], ids=["a newcomer", "a lane that meets a gate"])
+def test_two_dead_lanes_in_one_place(die: Callable[[str, int], dict[str, Any]], way: int) -> None:
+    """The recovery of the one needs a lock that the other holds: both are recovered."""
+    answer = die(TWO_DEAD, way)
+    assert "failed" not in answer, answer["failed"]
 
 
 def test_deaths_came_at_every_point() -> None:

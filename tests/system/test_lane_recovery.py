@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
 import shmtrie.bytelock as bytelock
+import shmtrie.ranks
+from shmtrie.capacity import Capacity
 from shmtrie.errors import Busy
 from shmtrie.index import Index
+from shmtrie.kernels import batch
 from shmtrie.laneinfo import owner_alive
 from shmtrie.lanes import LaneSeat, registry_lock
 from shmtrie.layout import LANE_RECOVERING, LOCK_LANE, SLOT_ACTIVE, SLOT_DYING
+from shmtrie.segment import Segment
 from shmtrie.writer import Writer
 from tests.system.index_tools import assert_valid, open_index, scores
 
@@ -166,3 +171,87 @@ def test_lookup_stays_as_large_as_what_is_held(index: Index, own_hashes: bool) -
         assert scores(index, local) == {(1, 0): 200, (5, 0): 200}
         writer.remove(1, external[::-1])
         assert scores(index, local) == {(5, 0): 200}
+
+
+@pytest.mark.parametrize("n", [500, 3_000, 3_584, 5_000])
+@pytest.mark.parametrize("own_hashes", [False, True])
+def test_a_split_chain_is_taken_over(own_hashes: bool, n: int) -> None:
+    """A suffix is come by along the chain and by its id; the table is full when it comes the second time."""
+    local = np.arange(1, n + 1, dtype=np.uint64)
+    external = local + np.uint64(1_000_000)
+    mine = external + np.uint64(1_000_000 if own_hashes else 0)
+    with open_index(Capacity(blocks=40_000, workers=8, lanes=4)) as index:
+        with index.writer() as a, index.writer() as b, index.writer() as c:
+            b.store(2, None, local, external)
+            a.store(1, None, local, mine)
+            for at in range(100, n, 450):
+                b.store(2, int(external[at]), [1 << 40], [1 << 41 | at])
+            a.release(1)
+            c.remove(1, mine[-1:])
+            assert scores(index, local) == {(1, 0): n - 1, (2, 0): n}
+            assert {tuple(i.worker): i.blocks for i in index.workers()}[1, 0] == n - 1
+            c.store(1, int(mine[-2]), [7], [7])
+            c.remove(1, mine[::-1])
+            assert scores(index, local) == {(2, 0): n}
+        assert_valid(index)
+
+
+def test_a_refused_rank_gives_no_slot_away_that_is_another_ranks(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its slot was freed, and given to another rank, while the refusal waited for the registry."""
+    count = index.segment.view("nodes")["count"]
+    with index.writer(patience=0) as a, index.writer() as b:
+        taken = []
+
+        @contextmanager
+        def lock(segment: Segment, timeout: float) -> Iterator[None]:
+            taken.append(1)
+            if len(taken) == 2:
+                monkeypatch.setattr(shmtrie.ranks, "registry_lock", registry_lock)
+                count[0] &= np.uint64(2**32 - 1)
+                b.remove_worker(1)
+                b.store(7, None, [1, 2, 3], [1, 2, 3])
+            with registry_lock(segment, timeout):
+                yield
+
+        monkeypatch.setattr(shmtrie.ranks, "registry_lock", lock)
+        count[0] |= np.uint64(40 << 32)  # the root's space is locked by somebody
+        with pytest.raises(Busy):
+            a.store(1, None, [1, 2], [1, 2])
+        assert len(taken) == 2
+        b.store(9, None, [50], [50])
+        assert scores(index, [1, 2, 3]) == {(7, 0): 3} and scores(index, [50]) == {(9, 0): 1}
+
+
+def test_what_a_writer_had_to_leave_is_done_by_the_next_in_its_seat(index: Index) -> None:
+    """The space of the root was locked by a stopped process when it closed."""
+    count = index.segment.view("nodes")["count"]
+    writer = index.writer(patience=0)
+    writer.store(1, None, [5], [5])
+    count[0] |= np.uint64(40 << 32)
+    writer.remove(1, [5])
+    writer.close()
+    count[0] &= np.uint64(2**32 - 1)
+    assert index.verify().counts["nodes"] == 1
+    with index.writer():
+        assert index.verify().counts["nodes"] == 0
+
+
+def test_an_interrupt_while_a_table_grows_loses_nothing(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old table is in force again."""
+    with index.writer() as writer:
+        local = list(range(1_000))
+        writer.store(1, None, local, local)
+
+        def interrupted(*arguments: int) -> int:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(batch, "lookup_move", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                writer._work.context.grow(1_000_000)
+        writer.remove(1, local[500:])
+        assert scores(index, local) == {(1, 0): 500}
