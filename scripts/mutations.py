@@ -1,0 +1,262 @@
+"""The table of ``scripts/mutants.py``: a safety mechanism of the kernels each, taken out or weakened, and the
+tests that fail without it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    """One entry.
+
+    Attributes
+    ----------
+    name : str
+        What is taken out.
+    file : str
+        Below shmtrie/.
+    edits : tuple of (str, str)
+        Old text, which occurs once in the file, and new text.
+    tests : tuple of str
+        Node ids, below tests/; one of them fails.
+    hangs : bool
+        A time-out is what happens without the mechanism.
+    also : tuple of (str, str, str)
+        Edits of other files: file, old and new text. For what is secured twice.
+    """
+
+    name: str
+    file: str
+    edits: tuple[tuple[str, str], ...]
+    tests: tuple[str, ...]
+    hangs: bool = False
+    also: tuple[tuple[str, str, str], ...] = ()
+
+
+CLEAR = "concurrency/test_races_clear.py::"
+READERS = "concurrency/test_races_readers.py::test_readers_see_one_moment"
+REMOVALS = "concurrency/test_races_removals.py::"
+STORES = "concurrency/test_races_stores.py::"
+CONTROLS = "concurrency/test_races_controls.py::"
+MOMENT = CONTROLS + "test_readers_see_one_moment"
+DEATHS = "crash/test_sweep.py::test_deaths"
+
+_NO_TAIL_BUMP = "    st64r(a + N_TAIL, new)\n    at(ctx, Site.TAIL_PUBLISHED)\n"
+_LINK = (
+    "        log_redo(ctx, LOG_CAS64, a + N_SUFFIX, link, "
+    "suffix | (lshr(ld64(b + N_VERSION), 32) << 32)) != OK\n"
+)
+_LINK_AFTER = "        or " + _LINK.lstrip()
+_TAIL = "log_redo(ctx, LOG_CAS64, a + N_TAIL, tail, depth | INTERNAL | (space << 32)) != OK\n"
+_BUMP_LOGGED = "        or log_redo(ctx, LOG_BUMP, a, 0, 0) != OK\n"
+
+MUTANTS = (
+    # -- publications and versions
+    Mutant(
+        "bumps of a split",
+        "kernels/split.py",
+        (
+            (
+                _BUMP_LOGGED + "        or log_redo(ctx, LOG_CAS64, owner_at",
+                "        or log_redo(ctx, LOG_CAS64, owner_at",
+            ),
+            (
+                _BUMP_LOGGED.replace("        or", "            or") + "            or free_later",
+                "            or free_later",
+            ),
+        ),
+        (READERS + "[split and use of the old extent]",),
+    ),
+    Mutant(
+        "suffix link before the tail",
+        "kernels/split.py",
+        ((_LINK + "        or " + _TAIL, _TAIL.replace("log_redo", "        log_redo", 1) + _LINK_AFTER),),
+        (
+            REMOVALS + "test_r9_a_split_and_a_removal_of_what_it_moves",
+            STORES + "test_r3_suffix_reuse_and_a_diverging_split",
+        ),
+    ),
+    # -- plans and gates
+    Mutant(
+        "a plan is checked under the gate",
+        "kernels/prepare.py",
+        (("        if (flags & VERIFIED) == 0 and (\n", "        if flags < 0 and (\n"),),
+        (
+            STORES + "test_r4_a_plan_from_before_a_split",
+            STORES + "test_r6_the_leaf_grows_and_a_deeper_child_begins_alike",
+        ),
+    ),
+    Mutant(
+        "a planned split is checked under the gate",
+        "kernels/prepare.py",
+        (
+            (
+                "ld64(a + N_VERSION) != row_get(ctx, last, T_VERSION)"
+                " or ld64(a + N_TAIL) != row_get(ctx, last, T_TAIL):",
+                "ld64(a + N_VERSION) < 0:",
+            ),
+        ),
+        (CONTROLS + "test_a_planned_split_of_what_has_been_split",),
+    ),
+    Mutant(
+        "an owner waits for those who share the gate",
+        "kernels/protocol.py",
+        (("            if others == 0:\n", "            if others >= 0:\n"),),
+        (STORES + "test_r8_a_promotion_and_a_split",),
+    ),
+    Mutant(
+        "an own word is entered by CAS",
+        "kernels/coverage.py",
+        (("    if cas64(word_at, 0, w) != 0:\n", "    if cas64(word_at, ld64(word_at), w) != 0:\n"),),
+        (STORES + "test_r20_words_of_one_node_in_every_form",),
+    ),
+    Mutant(
+        "a child is looked for under the space lock",
+        "kernels/spaces.py",
+        (("        if child_find(ctx, space, depth, local) == 0:\n", "        if depth >= 0:\n"),),
+        (STORES + "test_r7_one_child_key",),
+    ),
+    # -- places
+    Mutant(
+        "a place is looked up again",
+        "kernels/places.py",
+        (
+            (
+                "    for _ in range(READS):\n        depth = (ld64(node_at(ctx, stale)",
+                "    for _ in range(1):\n        depth = (ld64(node_at(ctx, stale)",
+            ),
+        ),
+        (
+            REMOVALS + "test_a_removal_finds_what_a_split_takes_away",
+            REMOVALS + "test_a_parent_that_a_split_takes_away_is_found",
+        ),
+    ),
+    Mutant(
+        "a dead node has no places",
+        "kernels/places.py",
+        (("    return lshr(ld64a(a + N_START), 32) == NO_SPACE\n", "    return ld64a(a + N_START) == -1\n"),),
+        ("concurrency/test_found.py", REMOVALS + "test_r16_a_parent_whose_node_is_gone"),
+    ),
+    # -- removal and reclaim
+    Mutant(
+        "a sweep reads the chain behind the cut",
+        "kernels/remove.py",
+        (
+            (
+                "            low = own_word(ctx, b, slot)\n            at(ctx, Site.SWEEP_CUT)\n",
+                "            low = own_word(ctx, b, slot)\n"
+                "            length = (ld64a(b + N_TAIL) & M31) - (ld64(b + N_START) & M32)\n"
+                "            at(ctx, Site.SWEEP_CUT)\n",
+            ),
+            (
+                "(low & M12) <= (ld64a(b + N_TAIL) & M31) - (ld64(b + N_START) & M32):",
+                "(low & M12) <= length:",
+            ),
+        ),
+        (CLEAR + "test_r21_a_clear_reaches_suffixes", CLEAR + "test_r21_a_clear_and_two_splits_of_one_node"),
+    ),
+    Mutant(
+        "the parent of a reclaimed node is tried next",
+        "kernels/transaction.py",
+        (("            if owner != 0:\n", "            if owner < 0:\n"),),
+        (REMOVALS + "test_a_chain_of_empty_parents_goes_upward",),
+    ),
+    # -- ranks
+    Mutant(
+        "a removal waits for the other lanes",
+        "ranks.py",
+        (("        while waiting:\n", "        while waiting is None:\n"),),
+        (
+            CLEAR + "test_r26_a_slot_that_goes_to_another_rank",
+            CLEAR + "test_a_removal_beside_its_ranks_own_lane",
+        ),
+    ),
+    Mutant(
+        "a commit makes a rank known",
+        "kernels/prepare.py",
+        (("    if ld32(known_at) == 0 and log_redo", "    if ld32(known_at) < 0 and log_redo"),),
+        (REMOVALS + "test_r27_the_last_node_goes_and_comes",),
+    ),
+    # -- commits and roll back
+    Mutant(
+        "own words are set deepest first",
+        "kernels/prepare.py",
+        (
+            (
+                "    k = get(ctx, C_N_TOUCHED) - 1\n    while k >= 0:\n",
+                "    k = 0\n    while k < get(ctx, C_N_TOUCHED):\n",
+            ),
+            ("        k -= 1\n", "        k += 1\n"),
+        ),
+        (CONTROLS + "test_a_store_over_several_nodes_comes_as_a_whole",),
+    ),
+    Mutant(
+        "newest first is taken back",
+        "kernels/transaction.py",
+        (
+            (
+                "    n = pl64(r + L_NUNDO)\n    while n > 0:\n",
+                "    n = pl64(r + L_NUNDO)\n    total = n\n    while n > 0:\n",
+            ),
+            ("        e = undo_entry(ctx, r, n - 1)\n", "        e = undo_entry(ctx, r, total - n)\n"),
+        ),
+        (DEATHS,),
+    ),
+    # -- readers
+    Mutant(
+        "a reader looks at the version again",
+        "kernels/walk.py",
+        (
+            (
+                "                ld64(a + N_VERSION) != version\n                or ld64(a + N_TAIL)",
+                "                ld64(a + N_TAIL)",
+            ),
+        ),
+        (READERS, MOMENT),
+    ),
+    Mutant(
+        "no verdict on words that are torn",
+        "kernels/walk.py",
+        (
+            (
+                "                if ld64(a + N_VERSION) != version:\n                    torn = 1\n",
+                "                if version == -1:\n                    torn = 1\n",
+            ),
+        ),
+        (
+            READERS,
+            MOMENT,
+        ),
+    ),
+    Mutant(
+        "a query hides ranks that are removed",
+        "kernels/find.py",
+        (
+            (
+                "    if ld64(get(ctx, C_HEADER_EPOCH)) != epoch or (epoch & 0xFFFF) != 0:\n",
+                "    if epoch == -1:\n",
+            ),
+        ),
+        (CLEAR + "test_a_removal_beside_its_ranks_own_lane",),
+    ),
+    Mutant(
+        "a query tests slots when one was assigned meanwhile",
+        "kernels/find.py",
+        (("    if ld64(get(ctx, C_HEADER_EPOCH)) != epoch or (epoch", "    if (epoch"),),
+        (READERS + "[removal of a worker]",),
+    ),
+    Mutant(
+        "a query leaves out slots that are younger than itself",
+        "kernels/find.py",
+        (("SLOT_ACTIVE and age < (1 << 31):", "SLOT_ACTIVE and age >= 0:"),),
+        (READERS + "[removal of a worker]",),
+    ),
+    # -- recovery
+    Mutant(
+        "a space lock is settled by the entry",
+        "kernels/recover.py",
+        (("            n += 1 if is_in else 0\n", "            n += 1\n"),),
+        (DEATHS + "[another child]", DEATHS + "[new chain]"),
+    ),
+)
