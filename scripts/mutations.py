@@ -42,7 +42,6 @@ CONTROLS = "concurrency/test_races_controls.py::"
 MOMENT = CONTROLS + "test_readers_see_one_moment"
 DEATHS = "crash/test_sweep.py::test_deaths"
 
-_NO_TAIL_BUMP = "    st64r(a + N_TAIL, new)\n    at(ctx, Site.TAIL_PUBLISHED)\n"
 _LINK = (
     "        log_redo(ctx, LOG_CAS64, a + N_SUFFIX, link, "
     "suffix | (lshr(ld64(b + N_VERSION), 32) << 32)) != OK\n"
