@@ -190,6 +190,12 @@ def compile_kernels(there: Path) -> None:
         raise Stop(f"the kernels do not compile:\n{said[-2000:]}")
 
 
+def _short(message: str) -> str:
+    """Begin and end of a message."""
+    text = " ".join(message.split())
+    return text if len(text) < 300 else f"{text[:100]} ... {text[-200:]}"
+
+
 def judge(mutant: Mutant, there: Path) -> tuple[str, str]:
     """Run the tests of a mutant whose copy is ready: verdict, and what it is based on."""
     report = there / "report.xml"
@@ -213,7 +219,7 @@ def judge(mutant: Mutant, there: Path) -> tuple[str, str]:
             if LATE.search(message):
                 return (CAUGHT if mutant.hangs else ERROR), f"{name}: time-out: {message[-500:]}"
             if JUDGED.search(message):
-                return CAUGHT, f"{name}: {' '.join(message.split())[:300]}"
+                return CAUGHT, f"{name}: {_short(message)}"
             return ERROR, f"{name}: failed, but not by an assertion: {text[-2000:]}"
     return ERROR, f"pytest ended with {code}:\n{said[-2000:]}"
 

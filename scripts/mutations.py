@@ -42,6 +42,7 @@ CONTROLS = "concurrency/test_races_controls.py::"
 MOMENT = CONTROLS + "test_readers_see_one_moment"
 DEATHS = "crash/test_sweep.py::test_deaths"
 
+_NO_TAIL_BUMP = "    st64r(a + N_TAIL, new)\n    at(ctx, Site.TAIL_PUBLISHED)\n"
 _LINK = (
     "        log_redo(ctx, LOG_CAS64, a + N_SUFFIX, link, "
     "suffix | (lshr(ld64(b + N_VERSION), 32) << 32)) != OK\n"
@@ -52,6 +53,26 @@ _BUMP_LOGGED = "        or log_redo(ctx, LOG_BUMP, a, 0, 0) != OK\n"
 
 MUTANTS = (
     # -- publications and versions
+    Mutant(
+        # one of the two would do: the reader looks at the tail as well
+        "bumps of a dropped tail and of the next one",
+        "kernels/edges.py",
+        ((_NO_TAIL_BUMP + "    bump(a)\n", _NO_TAIL_BUMP),),
+        (MOMENT + "[another tail of the same length]",),
+        also=(
+            (
+                "kernels/reclaim.py",
+                "    log_redo(ctx, LOG_BUMP, a, 0, 0)\n    edge = ld64",
+                "    edge = ld64",
+            ),
+        ),
+    ),
+    Mutant(
+        "bump after another form",
+        "kernels/forms.py",
+        (("    at(ctx, Site.HEAD_PUBLISHED)\n    bump(a)\n", "    at(ctx, Site.HEAD_PUBLISHED)\n"),),
+        (MOMENT,),
+    ),
     Mutant(
         "bumps of a split",
         "kernels/split.py",
@@ -66,6 +87,17 @@ MUTANTS = (
             ),
         ),
         (READERS + "[split and use of the old extent]",),
+    ),
+    Mutant(
+        "bump after the shorter edge of a split",
+        "kernels/split.py",
+        (
+            (
+                _BUMP_LOGGED.replace("        or", "            or") + "            or free_later",
+                "            or free_later",
+            ),
+        ),
+        (CONTROLS + "test_a_reader_that_begins_in_the_middle_of_a_split",),
     ),
     Mutant(
         "suffix link before the tail",
@@ -137,6 +169,17 @@ MUTANTS = (
         (("    return lshr(ld64a(a + N_START), 32) == NO_SPACE\n", "    return ld64a(a + N_START) == -1\n"),),
         ("concurrency/test_found.py", REMOVALS + "test_r16_a_parent_whose_node_is_gone"),
     ),
+    Mutant(
+        "the parent is judged again",
+        "kernels/prepare.py",
+        (
+            (
+                "            if is_above(ctx, node, depth, parent, above_depth) != 0:\n",
+                "            if is_above(ctx, node, depth, parent, above_depth) < 0:\n",
+            ),
+        ),
+        (CONTROLS + "test_a_moved_hash_above_a_parent_that_is_not_gated",),
+    ),
     # -- removal and reclaim
     Mutant(
         "a sweep reads the chain behind the cut",
@@ -156,12 +199,69 @@ MUTANTS = (
         (CLEAR + "test_r21_a_clear_reaches_suffixes", CLEAR + "test_r21_a_clear_and_two_splits_of_one_node"),
     ),
     Mutant(
+        "a sweep follows suffixes",
+        "kernels/remove.py",
+        (("        while link != 0 and hops < HOPS:\n", "        while link != 0 and hops < 1:\n"),),
+        (
+            CLEAR + "test_r21_a_clear_reaches_suffixes",
+            CONTROLS + "test_a_clear_follows_suffixes_that_are_new",
+        ),
+    ),
+    Mutant(
+        "a sweep follows suffixes with new ids",
+        "kernels/remove.py",
+        (
+            (
+                "        while link != 0 and hops < HOPS:\n",
+                "        while link != 0 and link < high and hops < HOPS:\n",
+            ),
+        ),
+        (CONTROLS + "test_a_clear_follows_suffixes_that_are_new",),
+    ),
+    Mutant(
+        "who lets a gate go tests the node",
+        "kernels/transaction.py",
+        (("        if needs_test(ctx, node) != 0:\n", "        if needs_test(ctx, node) < 0:\n"),),
+        (
+            REMOVALS + "test_r17_a_removal_after_a_split_and_the_end_of_its_children",
+            REMOVALS + "test_two_last_holders_leave_at_once",
+        ),
+    ),
+    Mutant(
         "the parent of a reclaimed node is tried next",
         "kernels/transaction.py",
         (("            if owner != 0:\n", "            if owner < 0:\n"),),
         (REMOVALS + "test_a_chain_of_empty_parents_goes_upward",),
     ),
-    # -- ranks
+    Mutant(
+        "a life that ends has another generation",
+        "kernels/spaces.py",
+        (
+            (
+                "    st64r(a + N_START, NO_SPACE << 32)\n    bump_generation(a)\n",
+                "    st64r(a + N_START, NO_SPACE << 32)\n",
+            ),
+        ),
+        (MOMENT + "[another child of the same id]",),
+    ),
+    Mutant(
+        "an operation looks at its slot",
+        "kernels/batch.py",
+        (
+            (
+                "        (state & 0xFF) != SLOT_ACTIVE\n"
+                "        or slot_generation(state) != generation\n"
+                "        or slot_owner(state)",
+                "        state < 0\n"
+                "        and slot_generation(state) != generation\n"
+                "        and slot_owner(state)",
+            ),
+        ),
+        (
+            CLEAR + "test_a_removal_beside_its_ranks_own_lane",
+            CLEAR + "test_r26_a_slot_that_goes_to_another_rank",
+        ),
+    ),
     Mutant(
         "a removal waits for the other lanes",
         "ranks.py",
@@ -170,6 +270,12 @@ MUTANTS = (
             CLEAR + "test_r26_a_slot_that_goes_to_another_rank",
             CLEAR + "test_a_removal_beside_its_ranks_own_lane",
         ),
+    ),
+    Mutant(
+        "a lane forgets slots that others have",
+        "kernels/registry.py",
+        (("    if epoch == get(ctx, C_EPOCH_SEEN):\n", "    if epoch >= 0:\n"),),
+        (CONTROLS + "test_a_slot_that_another_lane_has_by_now",),
     ),
     Mutant(
         "a commit makes a rank known",
@@ -213,6 +319,24 @@ MUTANTS = (
             ),
         ),
         (READERS, MOMENT),
+    ),
+    Mutant(
+        "a reader looks at the parent again",
+        "kernels/walk.py",
+        (
+            (
+                "                or ld64(a + N_TAIL) != tail\n"
+                "                or ld64(parent + N_TAIL) != parent_tail\n"
+                "                or lshr(ld64(parent + N_VERSION), 32) != parent_generation\n",
+                "                or ld64(a + N_TAIL) != tail\n",
+            ),
+            # ... and when a node was torn, before it is read again
+            (
+                "            elif (\n                ld64(parent + N_TAIL) != parent_tail\n",
+                "            elif start < 0 and (\n                ld64(parent + N_TAIL) != parent_tail\n",
+            ),
+        ),
+        (MOMENT + "[another parent in the same place]",),
     ),
     Mutant(
         "no verdict on words that are torn",
