@@ -188,13 +188,10 @@ MUTANTS = (
             (
                 "            low = own_word(ctx, b, slot)\n            at(ctx, Site.SWEEP_CUT)\n",
                 "            low = own_word(ctx, b, slot)\n"
-                "            length = (ld64a(b + N_TAIL) & M31) - (ld64(b + N_START) & M32)\n"
+                "            beyond = reached_suffix(ctx, b, low)\n"
                 "            at(ctx, Site.SWEEP_CUT)\n",
             ),
-            (
-                "(low & M12) <= (ld64a(b + N_TAIL) & M31) - (ld64(b + N_START) & M32):",
-                "(low & M12) <= length:",
-            ),
+            ("            link = reached_suffix(ctx, b, low)\n", "            link = beyond\n"),
         ),
         (CLEAR + "test_r21_a_clear_reaches_suffixes", CLEAR + "test_r21_a_clear_and_two_splits_of_one_node"),
     ),

@@ -15,7 +15,9 @@ import numpy.typing as npt
 
 from .kernels import batch, registry
 from .kernels import context as c
+from .kernels.alias_lookup import ALIAS_FILL
 from .kernels.extents import CLASS_WORDS
+from .kernels.lookup import LOOKUP_FILL
 from .kernels.nodes import NODE_HINTS
 from .kernels.plan import MAX_CUTS, T_WIDTH, X_WIDTH
 from .layout import H_EPOCH, LANE_BYTES, LINE, N_CLASSES
@@ -29,7 +31,6 @@ _LEAST_LINES = 64
 _SEEN_WORDS = 8_192
 _MAP_ENTRIES = 512
 _ROWS = 1_024  # nodes that a store touches
-_LOOKUP_FILL, _ALIAS_FILL = 7, 3  # entries a line, beyond which a table grows
 
 
 def _aligned(n_bytes: int) -> tuple[npt.NDArray[Any], int]:
@@ -163,11 +164,11 @@ class WriterContext(Context):
     # ------------------------------------------------------------------------------------------ growth
     def grow(self, need: int) -> None:
         """Make room for `need` more entries in the lookup."""
-        self._grow(c.C_LOOKUP, need, _LOOKUP_FILL, batch.lookup_move)
+        self._grow(c.C_LOOKUP, need, LOOKUP_FILL, batch.lookup_move)
 
     def grow_aliases(self, need: int) -> None:
         """Make room for `need` more entries in the lookup of aliases."""
-        self._grow(c.C_ALIASES, need, _ALIAS_FILL, batch.aliases_move)
+        self._grow(c.C_ALIASES, need, ALIAS_FILL, batch.aliases_move)
 
     def _grow(self, index: int, need: int, fill: int, kernel: Any) -> None:
         """Rehash a table for `need` more entries; behind its address stand mask, used, tombstones.

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 from .layout import LANE_ACTIVE, LOCK_LANE, LOCK_TAKING, PHASE_IDLE
 from .segment import Segment
 
-__all__ = ["LaneInfo", "check_lane", "holder_alive", "lane_info", "owner_alive", "pid_namespace"]
+__all__ = ["PHASE", "LaneInfo", "check_lane", "holder_alive", "lane_info", "owner_alive", "pid_namespace"]
 
-_PHASE: Final = 0xFF  # of the phase word; the rest is the operation number
+PHASE: Final = 0xFF  # of the phase word; the rest is the operation number
 
 
 class LaneInfo(NamedTuple):
@@ -56,7 +56,7 @@ def lane_info(segment: Segment, lane: int) -> LaneInfo:
         lane=lane,
         active=int(record["state"]) == LANE_ACTIVE,
         alive=segment.is_locked(LOCK_LANE + lane),
-        idle=int(record["phase"]) & _PHASE == PHASE_IDLE,
+        idle=int(record["phase"]) & PHASE == PHASE_IDLE,
         generation=int(record["generation"]),
         pid=int(record["pid"]),
         start_time=int(record["start_time"]),

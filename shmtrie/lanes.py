@@ -19,11 +19,10 @@ import random
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from typing import Final
 
 from .bytelock import LockFile
 from .errors import Busy, ForkedHandle, LaneLost, LaneUnavailable, SegmentPermission, StaleHandle
-from .laneinfo import check_lane, lane_info, pid_namespace
+from .laneinfo import PHASE, check_lane, lane_info, pid_namespace
 from .layout import (
     LANE_ACTIVE,
     LANE_FREE,
@@ -37,8 +36,6 @@ from .layout import (
 from .segment import Segment
 
 __all__ = ["LaneSeat", "registry_lock"]
-
-_PHASE: Final = 0xFF  # of the phase word; the rest is the operation number
 
 
 class LaneSeat:
@@ -227,7 +224,7 @@ class LaneSeat:
 
     @property
     def _is_idle(self) -> bool:
-        return int(self._record["phase"][0]) & _PHASE == PHASE_IDLE
+        return int(self._record["phase"][0]) & PHASE == PHASE_IDLE
 
     def _require_idle(self) -> None:
         if not self._is_idle:

@@ -101,7 +101,8 @@ class LaneWork:
         self.ranks = RankRegistry(self.segment, self.context, lane, self.patience, self.recover_lane)
         if self.seat.was_dead:
             self._recover(self.seat, self.context, max(1.0, self.patience))
-        self.ranks.disown(lane)
+        else:
+            self.ranks.disown(lane)
         self.seat.activate()
         batch.tidy_up(self.context.address)
         self.ranks.sweep_dying()
@@ -235,7 +236,8 @@ class LaneWork:
             dead = seat.was_dead
             if dead:
                 self._recover(seat, WriterContext(self.segment, lane), self.patience)
-            self.ranks.disown(lane)
+            else:
+                self.ranks.disown(lane)
             return dead
         except errors.Busy:  # a stopped process is in the way: another try, another time
             return False

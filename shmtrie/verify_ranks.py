@@ -66,8 +66,9 @@ def check_blocks(
 ) -> list[Finding]:
     """Compare the `blocks` and `known` of ACTIVE slots with what their coverage words sum up to (I17).
 
-    A lane that died between a word and its count leaves a difference, which goes when the rank is taken over:
-    it is repairable where no living lane owns the slot.
+    They change one after the other, in one commit: one that a death cut in half is finished by the recovery,
+    and a rank that is taken over is counted anew. So a difference in blocks is repairable where no living
+    lane owns the slot.
     """
     view = segment.view("rank_states")
     kinds, owners, _ = _fields(view["state"].copy())

@@ -22,8 +22,17 @@ from shmtrie.kernels.places import own_alias, own_word, suffix_at
 from shmtrie.kernels.protocol import node_at
 from shmtrie.layout import COV_ALIAS, LINE, M12, M32, N_START
 
+ALIAS_FILL = 3  # entries a line, beyond which the table grows
+
 
 # ----------------------------------------------------------------------------- alias entries
+@inl
+def alias_entry_room(ctx, n):
+    """Whether n more entries may be put."""
+    used = get(ctx, C_ALIASES_USED) + get(ctx, C_ALIASES_TOMBS)
+    return used + n <= (get(ctx, C_ALIASES_MASK) + 1) * ALIAS_FILL
+
+
 @inl
 def _alias_line(ctx, h, slot):
     return lshr(mix(h ^ (slot * 0x2545F4914F6CDD1D)), 20) & get(ctx, C_ALIASES_MASK)

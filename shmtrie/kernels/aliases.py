@@ -2,8 +2,8 @@
 
 The rank's coverage word carries a flag, and an alias extent holds its hash of every position it covers. A
 directory extent on the node (words: slot + 1 | lines | extent) names them. Linking, replacing and freeing
-hold the gate exclusively, with a bump before the free; positions at or beyond the rank's cutoff are read by
-nobody and may be written at any time.
+hold the gate exclusively, with a bump before the free. Positions at or beyond the rank's cutoff may be
+written in place, behind a bump: nobody covers them, but a reader may have counted them before.
 """
 
 from __future__ import annotations
@@ -12,25 +12,12 @@ from shmtrie.atomics import cas64, ctz, fence_release, ld64, lshr, st64, st64r
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.context import C_N_LINES, FULL, OK, get
 from shmtrie.kernels.coverage import cov_find
-from shmtrie.kernels.edges import edge_fits
+from shmtrie.kernels.edges import edge_fits, edge_length
 from shmtrie.kernels.extents import claim_lines, free_later
 from shmtrie.kernels.hooks import Site, at
 from shmtrie.kernels.protocol import bump, log_redo, log_undo
 from shmtrie.kernels.spans import line_at
-from shmtrie.layout import (
-    ALIAS_LINES,
-    ALIAS_SLOT,
-    COV_ALIAS,
-    LOG_BUMP,
-    LOG_CAS64,
-    M12,
-    M31,
-    M32,
-    N_ALIAS,
-    N_EDGE,
-    N_START,
-    N_TAIL,
-)
+from shmtrie.layout import ALIAS_LINES, ALIAS_SLOT, COV_ALIAS, LOG_BUMP, LOG_CAS64, M12, M32, N_ALIAS, N_EDGE
 from shmtrie.vectors import eq8, zero_line
 
 SLOT_MASK = ~((1 << ALIAS_SLOT) - 1)
@@ -244,7 +231,7 @@ def alias_split(ctx, a, b, cut):
         _, low, _ = cov_find(ctx, b, lshr(w, ALIAS_SLOT) - 1)
         if (low & COV_ALIAS) == 0:
             continue
-        blocks = min(low & M12, (ld64(b + N_TAIL) & M31) - (ld64(b + N_START) & M32))
+        blocks = min(low & M12, edge_length(b))
         lines = (blocks + 7) >> 3
         copy = claim_lines(ctx, lines)
         if copy == 0:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from shmtrie.atomics import ld32, ld64, ld64a, ld64s, pl8, pl64, ps8, st32, st64
-from shmtrie.kernels.alias_lookup import alias_entries_rehash, alias_entry_put
+from shmtrie.atomics import ld32, ld64, ld64s, pl8, pl64, ps8, st32, st64
+from shmtrie.kernels.alias_lookup import alias_entries_rehash, alias_entry_put, alias_entry_room
 from shmtrie.kernels.build import entry, inl, jit
-from shmtrie.kernels.children import next_suffix
 from shmtrie.kernels.context import (
     BUSY,
-    C_ALIASES_MASK,
-    C_ALIASES_TOMBS,
-    C_ALIASES_USED,
     C_BUSY_LANE,
     C_HEADER_EPOCH,
     C_LANE,
-    C_LOOKUP_MASK,
-    C_LOOKUP_TOMBS,
-    C_LOOKUP_USED,
     C_NEEDED,
     C_SEEN_MASK,
     C_STATES,
@@ -33,8 +26,9 @@ from shmtrie.kernels.context import (
     get,
     put,
 )
-from shmtrie.kernels.lookup import lookup_has, lookup_put, lookup_rehash, mix
-from shmtrie.kernels.places import FOUND, HOPS, hash_at, own_alias, own_word
+from shmtrie.kernels.edges import edge_length
+from shmtrie.kernels.lookup import lookup_has, lookup_put, lookup_rehash, lookup_room, mix
+from shmtrie.kernels.places import FOUND, HOPS, hash_at, own_alias, own_word, reached_suffix
 from shmtrie.kernels.protocol import count, has_todo, node_at
 from shmtrie.kernels.reclaim import work_todo
 from shmtrie.kernels.registry import rank_slot, refresh_mine, slot_generation, slot_owner, state_at
@@ -48,10 +42,8 @@ from shmtrie.layout import (
     H_NODES_HIGH,
     H_RETIRED,
     M12,
-    M31,
     M32,
     N_START,
-    N_TAIL,
     R_DEGRADED,
     R_EVENT_ID,
     R_HAS_EVENT_ID,
@@ -70,7 +62,7 @@ def _room(ctx, kind, n):
     """OK when the private tables have room for a store of n blocks, else GROW or SCRATCH with the need."""
     if kind != STORE:
         return OK
-    if get(ctx, C_LOOKUP_USED) + get(ctx, C_LOOKUP_TOMBS) + n > (get(ctx, C_LOOKUP_MASK) + 1) * 7:
+    if not lookup_room(ctx, n):
         put(ctx, C_NEEDED, n)
         return GROW
     if 2 * n > get(ctx, C_SEEN_MASK) + 1:
@@ -241,9 +233,9 @@ def _adopt_node(ctx, slot, node, low):
     """Enter what a rank covers in a node; OK, or GROW, GROW_ALIASES with the need."""
     a = node_at(ctx, node)
     start = ld64(a + N_START) & M32
-    blocks = min(low & M12, (ld64(a + N_TAIL) & M31) - start)
+    blocks = min(low & M12, edge_length(a))
     if (low & COV_ALIAS) != 0:
-        if get(ctx, C_ALIASES_USED) + get(ctx, C_ALIASES_TOMBS) + blocks > (get(ctx, C_ALIASES_MASK) + 1) * 3:
+        if not alias_entry_room(ctx, blocks):
             put(ctx, C_NEEDED, blocks)
             return GROW_ALIASES
         for p in range(blocks):
@@ -255,7 +247,7 @@ def _adopt_node(ctx, slot, node, low):
         found, h = hash_at(ctx, a, start + p)
         if found == FOUND and lookup_has(ctx, h, node, start + p) == 0:
             # asked for an entry that is not there yet: a suffix is come by twice, and needs no room then
-            if get(ctx, C_LOOKUP_USED) + get(ctx, C_LOOKUP_TOMBS) + 1 > (get(ctx, C_LOOKUP_MASK) + 1) * 7:
+            if not lookup_room(ctx, 1):
                 put(ctx, C_NEEDED, blocks - p)
                 return GROW
             lookup_put(ctx, h, node, p)
@@ -283,9 +275,7 @@ def adopt_slot(ctx, slot):
             status = _adopt_node(ctx, slot, link, low)
             if status != OK:
                 return status
-            if (low & M12) <= (ld64a(a + N_TAIL) & M31) - (ld64(a + N_START) & M32):
-                break
-            link = next_suffix(ctx, a)
+            link = reached_suffix(ctx, a, low)
     return OK
 
 
@@ -301,7 +291,7 @@ def covered_blocks(ctx, slot):
         a = node_at(ctx, node)
         low = own_word(ctx, a, slot)
         if low != 0:
-            blocks = min(low & M12, (ld64(a + N_TAIL) & M31) - (ld64(a + N_START) & M32))
+            blocks = min(low & M12, edge_length(a))
             if (low & COV_ALIAS) != 0:
                 aliased += blocks
             else:

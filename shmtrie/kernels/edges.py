@@ -41,6 +41,12 @@ def edge_fits(ctx, edge):
     return line > 0 and 0 < capacity <= MAX_EDGE and line + ((capacity + 3) >> 2) <= get(ctx, C_N_LINES) + 1
 
 
+@inl
+def edge_length(a):
+    """Blocks of a node's edge, by its start and its tail as they stand."""
+    return (ld64(a + N_TAIL) & M31) - (ld64(a + N_START) & M32)
+
+
 @jit
 def edge_copy(ctx, a, blocks, lines):
     """A copy of the first `blocks` of an edge in an extent of at least `lines` lines, as an edge word; 0:

@@ -22,6 +22,7 @@ from shmtrie.vectors import eq8
 
 TAG = (1 << 21) - 1
 OFFSET, PLACE_MASK = 21, 2047
+LOOKUP_FILL = 7  # entries a line, beyond which the table grows
 REPAIRS = COUNTERS.index("repairs")
 
 
@@ -66,6 +67,13 @@ def lookup_find(ctx, slot, h):
             break
         line = (line + 1) & get(ctx, C_LOOKUP_MASK)
     return 0, 0, 0
+
+
+@inl
+def lookup_room(ctx, n):
+    """Whether n more entries may be put."""
+    used = get(ctx, C_LOOKUP_USED) + get(ctx, C_LOOKUP_TOMBS)
+    return used + n <= (get(ctx, C_LOOKUP_MASK) + 1) * LOOKUP_FILL
 
 
 @inl
@@ -159,23 +167,30 @@ def lookup_has(ctx, h, node, depth):
     return 0
 
 
+@inl
+def _address_of(ctx, x, entry):
+    """Address of exactly this entry, whose hash mixes to `x`, or 0."""
+    line = x & get(ctx, C_LOOKUP_MASK)
+    for _ in range(get(ctx, C_LOOKUP_MASK) + 1):
+        b = get(ctx, C_LOOKUP) + line * LINE
+        m = eq8(b, -1, entry)
+        if m != 0:
+            return b + ctz(m) * 8
+        if eq8(b, -1, 0) != 0:
+            return 0
+        line = (line + 1) & get(ctx, C_LOOKUP_MASK)
+    return 0
+
+
 @jit
 def _repair_one(ctx, h, stale, node, depth):
     """Redirect the entry of a place that still names `stale`; nothing is inserted."""
     x = mix(h)
-    line = x & get(ctx, C_LOOKUP_MASK)
     tag = lshr(x, 43)
     want = (stale << 32) | ((depth - (ld64(node_at(ctx, stale) + N_START) & M32)) << OFFSET) | tag
-    fixed = (node << 32) | ((depth - (ld64(node_at(ctx, node) + N_START) & M32)) << OFFSET) | tag
-    for _ in range(get(ctx, C_LOOKUP_MASK) + 1):
-        b = get(ctx, C_LOOKUP) + line * LINE
-        m = eq8(b, -1, want)
-        if m != 0:
-            ps64(b + ctz(m) * 8, fixed)
-            return
-        if eq8(b, -1, 0) != 0:
-            return
-        line = (line + 1) & get(ctx, C_LOOKUP_MASK)
+    entry_at = _address_of(ctx, x, want)
+    if entry_at != 0:
+        ps64(entry_at, (node << 32) | ((depth - (ld64(node_at(ctx, node) + N_START) & M32)) << OFFSET) | tag)
 
 
 @jit
@@ -189,20 +204,6 @@ def lookup_repair(ctx, stale, node, lo, hi):
         found, h = hash_at(ctx, a, depth)
         if found == FOUND:
             _repair_one(ctx, h, stale, node, depth)
-
-
-@inl
-def _has_entry(ctx, h, value):
-    """1 if exactly this entry stands in the table."""
-    line = mix(h) & get(ctx, C_LOOKUP_MASK)
-    for _ in range(get(ctx, C_LOOKUP_MASK) + 1):
-        b = get(ctx, C_LOOKUP) + line * LINE
-        if eq8(b, -1, value) != 0:
-            return 1
-        if eq8(b, -1, 0) != 0:
-            return 0
-        line = (line + 1) & get(ctx, C_LOOKUP_MASK)
-    return 0
 
 
 @jit
@@ -224,5 +225,5 @@ def lookup_rehash(ctx, old, lines):
         offset = depth - (ld64(a + N_START) & M32)
         if own_most(ctx, a) <= offset:
             continue
-        if _has_entry(ctx, h, (node << 32) | (offset << OFFSET) | lshr(x, 43)) == 0:
+        if _address_of(ctx, x, (node << 32) | (offset << OFFSET) | lshr(x, 43)) == 0:
             lookup_put(ctx, h, node, offset)

@@ -9,8 +9,9 @@ from shmtrie.atomics import fence_acquire, ld64, ld64a, lshr
 from shmtrie.kernels.aliases import alias_hash
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.children import next_suffix
-from shmtrie.kernels.context import C_EXTENTS, C_N_LINES, C_N_NODES, get
+from shmtrie.kernels.context import C_EXTENTS, C_N_NODES, get
 from shmtrie.kernels.coverage import cov_find, cov_max_mine
+from shmtrie.kernels.edges import edge_fits
 from shmtrie.kernels.hooks import Site, at
 from shmtrie.kernels.protocol import node_at
 from shmtrie.layout import LINE, M12, M31, M32, N_EDGE, N_START, N_TAIL, N_VERSION, NO_SPACE
@@ -47,6 +48,15 @@ def suffix_at(ctx, node, depth):
     return 0
 
 
+@inl
+def reached_suffix(ctx, a, low):
+    """The suffix in which a coverage word goes on that reaches beyond its node's end (M12), or 0."""
+    # acquire: as in `suffix_at`
+    if (low & M12) <= (ld64a(a + N_TAIL) & M31) - (ld64(a + N_START) & M32):
+        return 0
+    return next_suffix(ctx, a)
+
+
 @jit
 def hash_at(ctx, a, depth):
     """(FOUND, the edge's external hash at an absolute depth), (MOVED, 0) or (GONE, 0)."""
@@ -57,10 +67,9 @@ def hash_at(ctx, a, depth):
         begin, end, edge = ld64a(a + N_START) & M32, ld64(a + N_TAIL) & M31, ld64(a + N_EDGE)
         line, capacity = edge & M32, lshr(edge, 32)
         found, h = MOVED, 0
-        if begin <= depth < end and depth - begin < capacity:
-            if line > 0 and line + ((capacity + 3) >> 2) <= get(ctx, C_N_LINES) + 1:
-                found = FOUND
-                h = ld64(get(ctx, C_EXTENTS) + line * LINE + (capacity + depth - begin) * 8)
+        if begin <= depth < end and depth - begin < capacity and edge_fits(ctx, edge):
+            found = FOUND
+            h = ld64(get(ctx, C_EXTENTS) + line * LINE + (capacity + depth - begin) * 8)
         fence_acquire()
         if ld64(a + N_VERSION) == v:
             return found, h

@@ -30,7 +30,7 @@ from shmtrie.kernels.context import (
     put,
 )
 from shmtrie.kernels.coverage import cov_enter, cov_find, log_blocks, log_word, make_word
-from shmtrie.kernels.edges import edge_extend, edge_new, publish_tail
+from shmtrie.kernels.edges import edge_extend, edge_length, edge_new, publish_tail
 from shmtrie.kernels.forms import cov_grow
 from shmtrie.kernels.nodes import claim_node, make_node
 from shmtrie.kernels.places import own_word, suffix_at
@@ -155,7 +155,7 @@ def enter_words(ctx, slot, local, external):
         node, flags = row_get(ctx, k, T_NODE), row_get(ctx, k, T_FLAGS)
         a = node_at(ctx, node)
         start = ld64(a + N_START) & M32
-        have = (ld64(a + N_TAIL) & M31) - start
+        have = edge_length(a)
         if (flags & CREDIT) != 0:
             status, word_at, low, wide = cov_enter(ctx, a, slot)
             if status == RETRY and (flags & EXCLUSIVE) != 0:
@@ -282,22 +282,17 @@ def take_cuts(ctx, slot, above, above_depth):
     return OK
 
 
-@inl
-def _length(a):
-    return (ld64(a + N_TAIL) & M31) - (ld64(a + N_START) & M32)
-
-
 @jit
 def _change_of_blocks(ctx):
     """Blocks that the rows bring in, less those that the cuts take away."""
     change = 0
     for k in range(get(ctx, C_N_TOUCHED)):
         if (row_get(ctx, k, T_FLAGS) & CREDIT) != 0:
-            length = _length(node_at(ctx, row_get(ctx, k, T_NODE)))
+            length = edge_length(node_at(ctx, row_get(ctx, k, T_NODE)))
             change += min(row_get(ctx, k, T_NEW) & M12, length) - min(row_get(ctx, k, T_LOW) & M12, length)
     for k in range(get(ctx, C_N_CUTS)):
         a = node_at(ctx, cut_get(ctx, k, X_NODE))
-        change -= min(cut_get(ctx, k, X_LOW) & M12, _length(a)) - (
+        change -= min(cut_get(ctx, k, X_LOW) & M12, edge_length(a)) - (
             cut_get(ctx, k, X_DEPTH) - (ld64(a + N_START) & M32)
         )
     return change

@@ -9,12 +9,12 @@ from __future__ import annotations
 from shmtrie.atomics import fence_acquire, ld32, ld64, ld64a, lshr, pl64
 from shmtrie.kernels.aliases import alias_drop, own_hash
 from shmtrie.kernels.build import jit
-from shmtrie.kernels.children import child_count, next_suffix
+from shmtrie.kernels.children import child_count
 from shmtrie.kernels.context import BUSY, C_HEADER_EPOCH, C_MINE, OK, RETRY, get
 from shmtrie.kernels.coverage import cov_find, log_blocks, log_word
 from shmtrie.kernels.edges import edge_fits
 from shmtrie.kernels.hooks import Site, at
-from shmtrie.kernels.places import HOPS, own_word
+from shmtrie.kernels.places import HOPS, own_word, reached_suffix
 from shmtrie.kernels.protocol import gate_exclusive, gate_shared, has_todo, node_at
 from shmtrie.kernels.reclaim import tidy_held, work_todo
 from shmtrie.kernels.resolve import resolve, scrub
@@ -162,8 +162,6 @@ def sweep(ctx, slot, begin):
                     return (BUSY if status == RETRY else status), (node if hops == 0 else 1)
             # Read behind the cut: a split that came before it shows here, one that comes after it finds no
             # word to copy.
-            if (low & M12) <= (ld64a(b + N_TAIL) & M31) - (ld64(b + N_START) & M32):
-                break
-            link = next_suffix(ctx, b)
+            link = reached_suffix(ctx, b, low)
             hops += 1
     return OK, high

@@ -9,13 +9,11 @@ deepest first, so that a reader sees the store when the word nearest the root co
 from __future__ import annotations
 
 from shmtrie.atomics import ld64, lshr, pl64, ps64
+from shmtrie.kernels.alias_lookup import alias_entry_room
 from shmtrie.kernels.build import jit
 from shmtrie.kernels.context import (
     BAD_SEQUENCE,
     BUSY,
-    C_ALIASES_MASK,
-    C_ALIASES_TOMBS,
-    C_ALIASES_USED,
     C_N_CUTS,
     C_N_TOUCHED,
     C_NEEDED,
@@ -32,6 +30,7 @@ from shmtrie.kernels.context import (
     put,
 )
 from shmtrie.kernels.coverage import cov_max_mine
+from shmtrie.kernels.edges import edge_length
 from shmtrie.kernels.hooks import Site, at
 from shmtrie.kernels.lookup import mix
 from shmtrie.kernels.plan import (
@@ -67,7 +66,7 @@ from shmtrie.kernels.protocol import count, has_todo, node_at
 from shmtrie.kernels.reclaim import work_todo
 from shmtrie.kernels.resolve import enter, resolve, scrub
 from shmtrie.kernels.transaction import commit, release, undo_all
-from shmtrie.layout import COUNTERS, COV_ALIAS, M12, M31, M32, N_START, N_TAIL
+from shmtrie.layout import COUNTERS, COV_ALIAS, M12, M31, M32, N_START
 
 REPLANS = 64
 DUPLICATES = COUNTERS.index("duplicate_stores")
@@ -106,7 +105,7 @@ def _alias_room(ctx):
         if (row_get(ctx, k, T_FLAGS) & ALIAS) != 0:
             start = ld64(node_at(ctx, row_get(ctx, k, T_NODE)) + N_START) & M32
             need += max(row_get(ctx, k, T_HI), row_get(ctx, k, T_TAIL) & M31) - start
-    if get(ctx, C_ALIASES_USED) + get(ctx, C_ALIASES_TOMBS) + need <= (get(ctx, C_ALIASES_MASK) + 1) * 3:
+    if alias_entry_room(ctx, need):
         return 1
     put(ctx, C_NEEDED, need)
     return 0
@@ -120,13 +119,13 @@ def _forget(ctx, slot):
         a = node_at(ctx, node)
         start = ld64(a + N_START) & M32
         low, lo = cut_get(ctx, k, X_LOW), cut_get(ctx, k, X_DEPTH) - start
-        hi = min(low & M12, (ld64(a + N_TAIL) & M31) - start)
+        hi = min(low & M12, edge_length(a))
         scrub(ctx, a, node, slot, low, lo, hi)
     for k in range(get(ctx, C_N_TOUCHED)):
         if (row_get(ctx, k, T_FLAGS) & ALIAS) != 0:
             node, low = row_get(ctx, k, T_NODE), row_get(ctx, k, T_LOW)
             a = node_at(ctx, node)
-            length = (ld64(a + N_TAIL) & M31) - (ld64(a + N_START) & M32)
+            length = edge_length(a)
             appended = row_get(ctx, k, T_LO) - (ld64(a + N_START) & M32) >= (low & M12)
             if (low & COV_ALIAS) == 0 or not appended:
                 scrub(ctx, a, node, slot, low, 0, min(low & M12, length))
@@ -141,7 +140,7 @@ def _remember(ctx, slot):
             continue
         node, low, new = row_get(ctx, k, T_NODE), row_get(ctx, k, T_LOW), row_get(ctx, k, T_NEW)
         a = node_at(ctx, node)
-        length = (ld64(a + N_TAIL) & M31) - (ld64(a + N_START) & M32)
+        length = edge_length(a)
         old_cut, new_cut = min(low & M12, length), min(new & M12, length)
         if (flags & ALIAS) != 0:
             appended = row_get(ctx, k, T_LO) - (ld64(a + N_START) & M32) >= (low & M12)

@@ -20,13 +20,12 @@ from shmtrie.index import Index
 from shmtrie.kernels import context as c
 from shmtrie.kernels import hooks
 from shmtrie.kernels.hooks import HookAbandon, Site
-from shmtrie.layout import LOCK_LANE
 from tests.backends import segment_name
 from tests.concurrency.board import Board
 from tests.concurrency.stage import Stage
 from tests.concurrency.worker import Worker
 from tests.differential import Mismatch, expect
-from tests.hooks import HookControl
+from tests.hooks import HookControl, die
 from tests.reference import OK, Op, Rank
 
 MOST = 5_000  # points of one operation
@@ -64,10 +63,7 @@ class Local:
     def die(self) -> int:
         """Leave everything as it is but the seat's lock; the lane."""
         writer, self.worker._writer = self.worker.writer, None
-        seat = writer._work.seat
-        writer._closed = seat._left = True
-        seat._file.close(LOCK_LANE + seat.lane)
-        return seat.lane
+        return die(writer)
 
 
 class Cast(NamedTuple):

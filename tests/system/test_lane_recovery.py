@@ -17,9 +17,9 @@ from shmtrie.index import Index
 from shmtrie.kernels import batch
 from shmtrie.laneinfo import owner_alive
 from shmtrie.lanes import LaneSeat, registry_lock
-from shmtrie.layout import LANE_RECOVERING, LOCK_LANE, SLOT_ACTIVE, SLOT_DYING
+from shmtrie.layout import LANE_RECOVERING, SLOT_ACTIVE, SLOT_DYING
 from shmtrie.segment import Segment
-from shmtrie.writer import Writer
+from tests.hooks import die
 from tests.system.index_tools import assert_valid, open_index, scores
 
 
@@ -29,14 +29,6 @@ def index() -> Iterator[Index]:
     with open_index() as made:
         yield made
         assert_valid(made)
-
-
-def die(writer: Writer) -> int:
-    """End a writer as a kill between two operations would; its lane."""
-    seat = writer._work.seat
-    writer._closed = seat._left = True
-    seat._file.close(LOCK_LANE + seat.lane)
-    return seat.lane
 
 
 def dying(index: Index) -> int:
