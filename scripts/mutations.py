@@ -294,6 +294,12 @@ MUTANTS = (
         (CONTROLS + "test_a_store_over_several_nodes_comes_as_a_whole",),
     ),
     Mutant(
+        "the turn of several spans is taken back",
+        "kernels/spans.py",
+        (("turn_span(ctx, first + turned, SPAN_TAIL, 1)", "turn_span(ctx, first + turned, SPAN_TAIL, 0)"),),
+        ("crash/test_sweep.py::test_deaths_where_arrays_are_extents_of_several_spans",),
+    ),
+    Mutant(
         "newest first is taken back",
         "kernels/transaction.py",
         (

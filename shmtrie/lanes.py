@@ -244,13 +244,15 @@ class LaneSeat:
 
 
 @contextmanager
-def registry_lock(segment: Segment, timeout: float) -> Iterator[None]:
+def registry_lock(segment: Segment, lane: int, timeout: float) -> Iterator[None]:
     """Hold the lock under which ranks get their slots and lose them.
 
     Parameters
     ----------
     segment : Segment
         Attached for writing.
+    lane : int
+        Who holds it, for the messages of others.
     timeout : float
         Seconds to wait for other holders; 0 tries once.
 
@@ -273,14 +275,23 @@ def registry_lock(segment: Segment, timeout: float) -> Iterator[None]:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise Busy(
-                    f"ranks of segment {segment.name!r} are being registered or removed by another writer "
-                    f"since {timeout:g} s: try again; if it goes on, look for a stopped writer process"
+                    f"ranks of segment {segment.name!r} are being registered or removed by "
+                    f"{_registering(segment)} for more than {timeout:g} s: try again; if it goes on, look "
+                    "whether that process is stopped"
                 )
             time.sleep(min(left, pause * random.uniform(0.5, 1.5)))
             pause = min(pause * 2, 0.004)
+        segment.header["registering"] = lane + 1
         yield
+        segment.header["registering"] = 0
     finally:
         file.close(LOCK_REGISTRY)
+
+
+def _registering(segment: Segment) -> str:
+    """Who holds the registry lock; a holder that died leaves its name until the next one comes."""
+    lane = int(segment.header["registering"]) - 1
+    return lane_info(segment, lane).describe() if 0 <= lane < segment.capacity.lanes else "another writer"
 
 
 def _start_time() -> int:

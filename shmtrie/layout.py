@@ -102,6 +102,7 @@ HEADER = _record(
         ("ready", "<u8"),  # stored last by the creator
         ("_line",),
         ("retired", "<u8"),
+        ("registering", "<u8"),  # lane + 1 of who holds the registry lock; for messages only
         ("_line",),
         ("epoch", "<u8"),  # assignment epoch << 16 | number of DYING slots
         ("slots_high", "<u8"),  # slots ever assigned
@@ -291,9 +292,8 @@ HEAD_FORM, HEAD_WORDS = 32, 40
 ALIAS_SLOT, ALIAS_LINES = 48, 32
 
 # ------------------------------------------------------------------------------------------------ extents
-SPAN = np.dtype(
-    [("word", "<u8"), ("used", "<u8")]
-)  # word: class in lines 16 | converting lane + 1: 8 | turns 32
+# word: class in lines 16 | converting lane + 1: 8 | turns 32
+SPAN = np.dtype([("word", "<u8"), ("used", "<u8")])
 SPAN_BYTES = SPAN.itemsize
 SPAN_CONVERTING, SPAN_TURN = 16, 32
 SPAN_TAIL = 0xFFFF  # class of the spans behind the first of an extent longer than a span

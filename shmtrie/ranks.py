@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 
 import numpy as np
 
@@ -68,7 +68,7 @@ class RankRegistry:
             The event's status, or None: the rank is this lane's now, apply the event.
         """
         rank = parts.rank
-        with registry_lock(self._segment, self._lock_timeout):
+        with self._registering():
             slot = self._find(rank)
             if slot >= 0:
                 owner = self._owner(slot)
@@ -128,9 +128,9 @@ class RankRegistry:
             context.grow_for(status)
         context.map_rank(rank.worker_id, rank.dp_rank, slot, self._generation(slot))
 
-    @property
-    def _lock_timeout(self) -> float:
-        return max(1.0, self._patience)
+    def _registering(self) -> AbstractContextManager[None]:
+        """The lock under which slots are assigned, taken over and freed."""
+        return registry_lock(self._segment, self._lane, max(1.0, self._patience))
 
     def refused(self, rank: WorkerWithDpRank, status: EventStatus) -> None:
         """An event of a rank was refused: a known one is degraded, one that is not known gets no slot for
@@ -144,7 +144,7 @@ class RankRegistry:
         else:
             # Nothing was stored (a commit makes the rank known), so there is nothing to sweep. A busy
             # registry leaves the slot to the rank's next event, or to whoever looks for a free one.
-            with suppress(Busy), registry_lock(self._segment, self._lock_timeout):
+            with suppress(Busy), self._registering():
                 slot = self._find(rank)  # anew: while we waited it may have gone to another rank
                 if slot >= 0 and self._owner(slot) == self._lane + 1 and not self._states["known"][slot]:
                     registry.registry_mark(self._context.address, slot)
@@ -162,7 +162,7 @@ class RankRegistry:
 
     def release(self, rank: WorkerWithDpRank) -> None:
         """Give one rank away."""
-        with registry_lock(self._segment, self._lock_timeout):
+        with self._registering():
             slot = self._find(rank)
             if slot < 0 or self._owner(slot) != self._lane + 1:
                 return
@@ -177,7 +177,7 @@ class RankRegistry:
     # ------------------------------------------------------------------------------------------ removal
     def remove_worker(self, worker_id: int) -> None:
         """Mark the worker's slots, wait for the operations that may still write them, sweep and free."""
-        with registry_lock(self._segment, self._lock_timeout):
+        with self._registering():
             for slot in self._slots(SLOT_ACTIVE):
                 if int(self._records["worker_id"][slot]) == worker_id:
                     registry.registry_mark(self._context.address, slot)
@@ -186,7 +186,7 @@ class RankRegistry:
     def sweep_dying(self) -> None:
         """Sweep what an earlier removal had to leave; best effort."""
         if self._slots(SLOT_DYING):
-            with suppress(Busy), registry_lock(self._segment, self._lock_timeout):
+            with suppress(Busy), self._registering():
                 self._sweep_dying()
 
     def _mark_abandoned(self) -> None:

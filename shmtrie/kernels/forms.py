@@ -124,20 +124,33 @@ def cov_split(ctx, a, b, cut):
         x = line_at(ctx, head & M32)
         n = 0
         for k in range(words >> 4):
-            n += gt16(x + k * 64, M12, cut) != 0
+            m = gt16(x + k * 64, M12, cut)
+            while m != 0:
+                n += 1
+                m &= m - 1
         if n == 0:
             return OK
-        fresh = _new_extent(ctx, words, FORM_DENSE)
-        if fresh == 0:
-            return FULL
-        y = line_at(ctx, fresh & M32)
+        # few ranks go on behind the cut: an array would cost the suffix a word for each rank there is
+        few = n <= INLINE_WORDS or n * 32 <= words * 4
+        y, fresh = b + N_INLINE, 0
+        if not few or n > INLINE_WORDS:
+            fresh = _new_extent(ctx, (n + 7) & ~7, FORM_LIST) if few else _new_extent(ctx, words, FORM_DENSE)
+            if fresh == 0:
+                return FULL
+            y = line_at(ctx, fresh & M32)
+        n = 0
         for k in range(words >> 4):
             m = gt16(x + k * 64, M12, cut)
             while m != 0:
                 slot = k * 16 + ctz(m)
                 m &= m - 1
                 if slot_is_active(ctx, slot):
-                    st32(y + slot * 4, _behind(ld32(x + slot * 4), cut))
+                    low = _behind(ld32(x + slot * 4), cut)
+                    if few:
+                        st64(y + n * 8, (slot << COV_SLOT) | COV_PRESENT | low)
+                        n += 1
+                    else:
+                        st32(y + slot * 4, low)
         st64(b + N_COVERAGE, fresh)
         return OK
     x, old = a + N_INLINE, INLINE_WORDS

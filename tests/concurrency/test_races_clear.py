@@ -95,6 +95,31 @@ def test_a_removal_beside_its_ranks_own_lane(stage: Stage, owner: str) -> None:
     raise AssertionError("an operation with too many points")
 
 
+@pytest.mark.parametrize("site", [Site.SLOT_MARKED, Site.SWEEP_NODE, Site.WORD_CUT, Site.SWEEP_CUT])
+def test_r29_one_removal_at_a_time(stage: Stage, site: Site) -> None:
+    """Another lane that removes the same worker, or registers a rank, waits for the first removal and is
+    refused when that is stopped; nothing is stuck afterwards, and the slot is freed once.
+    """
+    stage.play("S 1 1-4; S 1/1 1-3; S 2 1-4")
+    remover, other = stage.writers[0], stage.writers[1]
+    assert remover.pause_at(site, 1, "apply", ("remove_worker", 1)) is not None
+    outcome, message = other.call("apply", ("remove_worker", 1))
+    assert outcome == "Busy" and mentions(message, remover), message
+    (stored,) = stage.ops("S 2 8")  # who needs no slot and none of its gates goes on
+    assert other.apply(stored) == OK
+    remover.resume_pause()
+    assert remover.outcome()[0] == OK
+    assert other.apply(("remove_worker", 1)) == OK
+    for op in (stored, ("remove_worker", 1)):
+        stage.note(op)
+    assert stage.index.segment.header["epoch"] & 0xFFFF == 0
+    assert [w.worker for w in stage.index.workers()] == [(2, 0)]
+    stage.expect("Q 1-4 = 2:4; Q 8 = 2:1")
+    stage.play("S 1 1-3; S 7 1-3")
+    stage.settle()
+    stage.drain()
+
+
 def test_r26_a_slot_that_goes_to_another_rank(make_stage: Callable[[dict[Rank, int]], Stage]) -> None:
     """A lane that goes on after its rank was removed writes nothing into a slot that others have by then."""
     stage = make_stage({(7, 0): 1})

@@ -101,6 +101,23 @@ def test_r11_r12_a_batch_that_a_split_moves(stage: Stage, kept: int) -> None:
         )
 
 
+@pytest.mark.parametrize("kept", [1, 2, 3, 4, 5])
+def test_r19_a_grouped_removal_of_a_chain_that_is_restored_in_part(stage: Stage, kept: int) -> None:
+    """Block 2 was removed and came back with 3: what the event names behind it counts no more, and nothing
+    of it comes back, wherever another lane splits the edge meanwhile.
+    """
+    path = ",".join(map(str, range(1, kept + 1)))
+    for order in ("3-6", "6,3", "5,3,6", "4,2"):
+        left = 1 if "2" in order else 2
+        race(
+            stage,
+            "S 1 1-6; S 2 1-6; R 1 1-6 @ 2; S 1 1-1 + 2,3",
+            f"R 1 1-6 @ {order}",
+            f"S 2 {path},9",
+            f"Q 1-6 = 1:{left} 2:6; Q {path},9 = 1:{min(kept, left)} 2:{kept + 1}; N 1 {left}",
+        )
+
+
 def test_r13_a_tail_first_eviction_over_a_moved_edge(stage: Stage) -> None:
     """One repair, then every entry is right."""
     stage.play("S 1 1-8; S 2 1-8; S 2 1-2,9")

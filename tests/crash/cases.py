@@ -10,6 +10,7 @@ import traceback
 from typing import NamedTuple
 
 from shmtrie.capacity import Capacity
+from tests.crash import wide
 from tests.crash.sweep import Sweep, open_stage, two_dead_lanes
 
 
@@ -30,6 +31,7 @@ def _aliases(rank: int, path: str, first: int) -> str:
 _TWO = _aliases(2, "1,2,3", 801) + "; " + _aliases(1, "1,2,3", 901)
 _MANY = "; ".join(f"S {3 * i} 1-4" for i in range(2, 12))
 TWO_DEAD = "two dead lanes"
+WIDE = "arrays of several spans"
 SMALL = Capacity(blocks=64, workers=16, lanes=4, nodes=6, extents=24)
 
 CASES = {
@@ -49,6 +51,9 @@ CASES = {
     "words become a list": Case("S 2 1-4; S 3 1-4; S 5 1-4", "S 1 1-4"),
     "words become dense": Case(_MANY, "S 1 1-4"),
     "split of a dense node": Case(_MANY + "; S 1 1-4", "S 1 1-2,9"),
+    "split of a dense node behind which few go on": Case(
+        "S 1 1-6; S 2 1-6; " + _MANY.replace("1-4", "1-2"), "S 1 1-3,9"
+    ),
     "own hashes": Case(_aliases(2, "1,2,3,4", 801), _aliases(1, "1,2,3,4", 901)),
     "own hashes, longer": Case(
         _aliases(2, "1,2,3,4,5,6", 801) + "; " + _aliases(1, "1,2", 901), "X 1 #902 + 3:903,4:904"
@@ -97,10 +102,16 @@ def main() -> None:
                     two_dead_lanes(stage, seed)
                 print(json.dumps({}), flush=True)
                 continue
-            case = CASES[name]
-            with open_stage(capacity=case.capacity) as stage:
-                sweep = Sweep(stage, seed)
-                sweep.run(case.setup, case.script, every)
+            sweep: Sweep | wide.WideSweep
+            if name == WIDE:
+                with open_stage(capacity=wide.CAPACITY) as stage:
+                    sweep = wide.WideSweep(stage, seed)
+                    sweep.run()
+            else:
+                case = CASES[name]
+                with open_stage(capacity=case.capacity) as stage:
+                    sweep = Sweep(stage, seed)
+                    sweep.run(case.setup, case.script, every)
             answer = {"deaths": sweep.deaths, "nested": sweep.nested, "sites": sorted(sweep.sites)}
         except BaseException:
             answer = {"failed": traceback.format_exc()}

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from shmtrie.kernels.hooks import Site
-from tests.crash.cases import CASES, TWO_DEAD
+from tests.crash.cases import CASES, TWO_DEAD, WIDE
 
 pytestmark = pytest.mark.race
 
@@ -31,7 +31,6 @@ ELSEWHERE = {
     Site.READER_CHECK,
     Site.SPACE_SETTLED,  # a recoverer's
     Site.UNDO_DONE,  # without a busy gate only a recoverer takes back
-    Site.SPAN_TURNING,
 }
 _seen: set[int] = set()
 
@@ -87,6 +86,14 @@ def test_two_dead_lanes_in_one_place(die: Callable[[str, int], dict[str, Any]], 
     """The recovery of the one needs a lock that the other holds: both are recovered."""
     answer = die(TWO_DEAD, way)
     assert "failed" not in answer, answer["failed"]
+
+
+def test_deaths_where_arrays_are_extents_of_several_spans(die: Callable[[str, int], dict[str, Any]]) -> None:
+    """More than 16,384 ranks: see ``tests.crash.wide``."""
+    answer = die(WIDE, 1)
+    assert "failed" not in answer, answer["failed"]
+    assert answer["deaths"] > 30 and Site.SPAN_TURNING in answer["sites"]
+    _seen.update(answer["sites"])
 
 
 def test_deaths_came_at_every_point() -> None:

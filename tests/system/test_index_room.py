@@ -67,6 +67,32 @@ def test_no_room_for_a_long_record() -> None:
         assert_valid(index)
 
 
+@pytest.mark.parametrize("deep", [1, 3, 4, 40, 150])
+def test_the_few_that_go_on_behind_a_split(deep: int) -> None:
+    """Of 200 ranks on a node some cover its end: the suffix pays for those, not for all ranks there are."""
+    path = list(range(1, 9))
+    with open_index(Capacity(blocks=9_000, workers=300, lanes=2)) as index, index.writer() as w:
+        for rank in range(200):
+            end = 8 if rank < deep else 4
+            w.store(rank, None, path[:end], path[:end])
+            if rank % 3 == 0 and rank < deep:  # some with names of their own
+                w.store(rank, None, path, np.arange(8) + 1_000 * (rank + 1))
+        before = index.stats().sections["extents"].used
+        w.store(250, None, [*path[:6], 99], [*path[:6], 99])
+        grown = index.stats().sections["extents"].used - before
+        assert deep > 40 or grown < 64 * 12 + 60 * deep
+        wanted = {(r, 0): 8 if r < deep else 4 for r in range(200)}
+        assert scores(index, path) == wanted | {(250, 0): 6}
+        assert_valid(index)
+        for rank in range(deep):
+            w.remove(rank, [8 if rank % 3 else 1_000 * (rank + 1) + 7])
+        assert scores(index, path) == {r: min(n, 7) for r, n in wanted.items()} | {(250, 0): 6}
+        for rank in (*range(200), 250):
+            w.clear(rank)
+        assert_valid(index)
+        assert claimed(index) == (0, 0, 0)
+
+
 # ----------------------------------------------------------------------------------------------- all together
 TINY = {
     "nodes": Capacity(blocks=100, workers=64, lanes=4, nodes=6),

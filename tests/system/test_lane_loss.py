@@ -162,7 +162,7 @@ def test_child_does_not_keep_the_seat_of_a_dead_parent(segment: Segment) -> None
         def churn() -> None:
             while not stop.is_set():
                 seat = active_seat(segment)
-                with registry_lock(segment, 10.0):
+                with registry_lock(segment, 0, 10.0):
                     pass
                 seat.leave()
 
@@ -187,7 +187,7 @@ def test_child_does_not_keep_the_seat_of_a_dead_parent(segment: Segment) -> None
             while any(holder_alive(segment, lane) for lane in range(4)) and time.monotonic() < deadline:
                 time.sleep(0.01)
             assert not any(holder_alive(segment, lane) for lane in range(4))
-            with registry_lock(segment, 20.0):
+            with registry_lock(segment, 0, 20.0):
                 pass
         finally:
             for pid in orphans:
@@ -216,7 +216,7 @@ def test_registry_lock_excludes(segment: Segment) -> None:
 
     def count(connection: Connection) -> None:
         for _ in range(100):
-            with registry_lock(segment, 30.0):
+            with registry_lock(segment, 0, 30.0):
                 value = int(counter[0])
                 os.sched_yield()
                 counter[0] = value + 1
@@ -229,7 +229,7 @@ def test_registry_lock_excludes(segment: Segment) -> None:
 
 def test_registry_lock_times_out(segment: Segment) -> None:
     def hold(connection: Connection) -> None:
-        with registry_lock(segment, 1.0):
+        with registry_lock(segment, 0, 1.0):
             connection.send(None)
             connection.recv()
 
@@ -239,30 +239,30 @@ def test_registry_lock_times_out(segment: Segment) -> None:
         before = open_descriptors()
         for timeout in (0.0, 0.1):
             start = time.monotonic()
-            with pytest.raises(Busy, match=segment.name), registry_lock(segment, timeout):
+            with pytest.raises(Busy, match="lane 0"), registry_lock(segment, 0, timeout):
                 pass
             assert time.monotonic() - start >= timeout
         assert open_descriptors() == before
         child.kill()
-    with registry_lock(segment, 0.0), pytest.raises(Busy), registry_lock(segment, 0.0):
+    with registry_lock(segment, 0, 0.0), pytest.raises(Busy), registry_lock(segment, 0, 0.0):
         pass  # not re-entrant
-    with pytest.raises(KeyError), registry_lock(segment, 0.0):
+    with pytest.raises(KeyError), registry_lock(segment, 0, 0.0):
         raise KeyError
-    with registry_lock(segment, 0.0):
+    with registry_lock(segment, 0, 0.0):
         pass
 
 
 def test_fork_inside_the_registry_lock(segment: Segment) -> None:
     def busy(connection: Connection) -> str:
         try:
-            with registry_lock(segment, 0.0):
+            with registry_lock(segment, 0, 0.0):
                 return "locked"
         except Busy:
             return "Busy"
 
-    with registry_lock(segment, 1.0), Child(busy) as child:
+    with registry_lock(segment, 0, 1.0), Child(busy) as child:
         assert child.hear() == "Busy"
-    with registry_lock(segment, 1.0):
+    with registry_lock(segment, 0, 1.0):
         child = Child(lambda connection: connection.poll(30.0))
-    with child, registry_lock(segment, 0.0):
+    with child, registry_lock(segment, 0, 0.0):
         pass  # it was not kept by the child
