@@ -1,5 +1,7 @@
 """The operations that die, and the process in which they do: ``python -m tests.crash.cases`` reads lines
-``name seed every`` and answers each with a line of JSON.
+of JSON, [name, first seed, number of seeds], and answers each with one.
+
+Seed 0 has no other ranks around its paths, and also kills processes, at each kind of point once.
 """
 
 from __future__ import annotations
@@ -7,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import traceback
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shmtrie.capacity import Capacity
 from tests.crash import wide
@@ -92,27 +94,36 @@ CASES = {
 }
 
 
+def deaths(name: str, first: int, seeds: int) -> dict[str, Any]:
+    """Let a case die; what came of it."""
+    if name == TWO_DEAD:
+        with open_stage() as stage:
+            two_dead_lanes(stage, first)
+        return {}
+    if name == WIDE:
+        with open_stage(capacity=wide.CAPACITY) as stage:
+            sweep = wide.WideSweep(stage, first)
+            sweep.run()
+        return {"deaths": sweep.deaths, "nested": sweep.nested, "sites": sorted(sweep.sites)}
+    case, answer = CASES[name], {"deaths": 0, "nested": 0, "kills": 0}
+    sites: set[int] = set()
+    with open_stage(capacity=case.capacity) as stage:
+        for seed in range(first, first + seeds):
+            one = Sweep(stage, seed if case.capacity is None else 0)
+            one.run(case.setup, case.script)
+            if seed == 0:
+                one.kill(case.setup, case.script)
+            for what in answer:
+                answer[what] += getattr(one, what)
+            sites |= one.sites
+    return answer | {"sites": sorted(sites)}
+
+
 def main() -> None:
     """Serve cases until the input ends."""
     for line in sys.stdin:
-        name, seed, every = json.loads(line)
         try:
-            if name == TWO_DEAD:
-                with open_stage() as stage:
-                    two_dead_lanes(stage, seed)
-                print(json.dumps({}), flush=True)
-                continue
-            sweep: Sweep | wide.WideSweep
-            if name == WIDE:
-                with open_stage(capacity=wide.CAPACITY) as stage:
-                    sweep = wide.WideSweep(stage, seed)
-                    sweep.run()
-            else:
-                case = CASES[name]
-                with open_stage(capacity=case.capacity) as stage:
-                    sweep = Sweep(stage, seed)
-                    sweep.run(case.setup, case.script, every)
-            answer = {"deaths": sweep.deaths, "nested": sweep.nested, "sites": sorted(sweep.sites)}
+            answer = deaths(*json.loads(line))
         except BaseException:
             answer = {"failed": traceback.format_exc()}
         print(json.dumps(answer), flush=True)

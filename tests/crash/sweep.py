@@ -3,14 +3,16 @@
 Needs the test build. An abandoned operation leaves its record, gates and lists as a killed process would, and
 its seat's lock goes as with a process; so thousands of deaths take seconds. Then somebody recovers, in one of
 the ways there are, perhaps dies in the middle of that and is recovered in turn, and everything is compared
-with the oracle.
+with the oracle. Each point once by SIGKILL in a process of its own as well: `Sweep.kill`.
 """
 
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import shmtrie.lanework
@@ -27,9 +29,11 @@ from tests.concurrency.worker import Worker
 from tests.differential import Mismatch, expect
 from tests.hooks import HookControl, die
 from tests.reference import OK, Op, Rank
+from tests.system.children import Child
 
 MOST = 5_000  # points of one operation
 DEPTH = 3  # deaths of recoverers on top of one another
+THOROUGH = 8  # every so manieth death is followed by a comparison of every node
 
 
 class Local:
@@ -104,6 +108,20 @@ def open_stage(lanes: dict[Rank, int] | None = None, capacity: Capacity | None =
             Index.unlink(name)
 
 
+def _before(random: random.Random) -> str:
+    """Some stores and removals of other ranks around the paths of the cases: another tree for each seed."""
+    steps = []
+    for _ in range(random.randrange(7)):
+        rank = random.randint(40, 45)
+        path = ",".join(str(b) for b in range(1, random.randint(2, 8)))
+        if random.random() < 0.5:
+            path += f",{random.randint(1, 9)}"
+        steps.append(f"S {rank} {path}")
+        if random.random() < 0.3:
+            steps.append(f"R {rank} {path} @ {random.randint(1, path.count(',') + 1)}")
+    return "; ".join(steps)
+
+
 class Sweep:
     """Deaths of one operation at all of its points.
 
@@ -116,60 +134,109 @@ class Sweep:
 
     Attributes
     ----------
-    deaths, nested : int
-        Deaths in operations, and of recoverers.
+    deaths, nested, kills : int
+        Deaths in operations, of recoverers, and by SIGKILL.
     sites : set of Site
         Where.
     """
 
     def __init__(self, stage: Stage, seed: int = 0) -> None:
         self.stage, self.random = stage, random.Random(seed)
-        self.deaths, self.nested = 0, 0
-        self._control: HookControl | None = None
+        self.before = _before(self.random) if seed else ""
+        self.deaths, self.nested, self.kills = 0, 0, 0
         self.sites: set[Site] = set()
+        self._last: Site | None = None
 
-    def run(self, setup: str, script: str, every: int = 1) -> None:
-        """Die at every so manieth point of the last operation of a script; compare after each death."""
-        for countdown in range(1, MOST, every):
-            try:
-                if not self._one(setup, script, countdown):
-                    return
-            except AssertionError as error:
-                where = Site(int(self._control.words[hooks.W_LAST]) or 1) if self._control else None
-                raise Mismatch(
-                    f"{error}\nafter {setup!r}, then a death in {script!r} at hit {countdown}, {where!r}"
-                ) from error
+    def run(self, setup: str, script: str) -> None:
+        """Die at every point of the last operation of a script; compare after each death."""
+        for countdown in range(1, MOST):
+            self.stage.thorough = countdown % THOROUGH == 1
+            with self._told(setup, script, f"hit {countdown}"):
+                actor, op = self._begin(setup, script)
+                alive = self._abandon(actor, op, countdown)
+                self._finish()
+            if alive:
+                return
         raise AssertionError("an operation with too many points")
 
-    def _one(self, setup: str, script: str, countdown: int) -> bool:
+    def kill(self, setup: str, script: str) -> None:
+        """The same in a process of its own that is killed, at each kind of point that `run` came by."""
+        for site in sorted(self.sites):
+            self.stage.thorough = True
+            with self._told(setup, script, f"SIGKILL at {site!r}"):
+                actor, op = self._begin(setup, script)
+                self._kill(actor, op, site)
+                self._finish()
+
+    @contextmanager
+    def _told(self, setup: str, script: str, where: str) -> Iterator[None]:
+        try:
+            yield
+        except AssertionError as error:
+            came = f"after {self.before!r}, {setup!r}, then a death in {script!r} at {where}, {self._last!r}"
+            raise Mismatch(f"{error}\n{came}") from error
+
+    def _begin(self, setup: str, script: str) -> tuple[Any, Op]:
+        """Do all but the last operation; who performs that, and it."""
         stage = self.stage
         stage.begin()
+        stage.play(self.before)
         stage.play(setup)
         *before, op = stage.ops(script)
         for early in before:
             stage.note(early, stage.actor(early).apply(early))
-        actor: Any = stage.actor(op)
-        self._control = actor.control
+        return stage.actor(op), op
+
+    def _finish(self) -> None:
+        stage = self.stage
+        stage.settle()
+        if stage.thorough:
+            stage.drain()
+        else:  # what is left of this is counted after the next thorough one
+            for worker_id in {rank[0] for rank in stage.oracle.ranks()}:
+                expect(stage.writers[0].apply(("remove_worker", worker_id)) == OK, "removal of", worker_id)
+
+    def _abandon(self, actor: Any, op: Op, countdown: int) -> bool:
+        """Leave the operation at a point, or complete it, which is returned."""
         actor.control.arm(hooks.ABANDON, hooks.ANY_SITE, countdown)
         try:
             outcome, message = actor.call("apply", op)
         except HookAbandon:
             self.deaths += 1
-            self.sites.add(Site(int(actor.control.words[hooks.W_LAST])))
-            self._after_death(actor, op)
-            alive = True
-        else:
-            actor.control.disarm()
-            expect(outcome in stage.oracle.outcomes(op), op, "answered", outcome, message)
-            stage.note(op, outcome)
-            alive = False
-        stage.settle()
-        stage.drain()
-        return alive
+            self._last = Site(int(actor.control.words[hooks.W_LAST]))
+            self.sites.add(self._last)
+            self._after_death(actor, actor.die(), op)
+            return False
+        actor.control.disarm()
+        expect(outcome in self.stage.oracle.outcomes(op), op, "answered", outcome, message)
+        self.stage.note(op, outcome)
+        return True
 
-    def _after_death(self, actor: Any, op: Op) -> None:
+    def _kill(self, actor: Any, op: Op, site: Site) -> None:
+        """Let a child take the lane and the rank over, and be killed in the operation, should it come by."""
+        control, name = HookControl(), self.stage.index.name
+        actor.worker.close_writer()
+
+        def body(connection: Connection) -> tuple[str, str]:
+            child = Worker(control, Board())
+            child.attach(name, True)
+            connection.send(child.open_writer(0.002))
+            control.arm(hooks.KILL, site)
+            return child.apply(op)
+
+        with Child(body) as child:
+            lane = child.hear()
+            if child.wait() == -signal.SIGKILL:
+                self.kills += 1
+                self._after_death(actor, lane, op)
+                return
+            outcome, message = child.hear()
+        expect(outcome in self.stage.oracle.outcomes(op), op, "answered", outcome, message)
+        self.stage.note(op, outcome)
+        actor.take_lane()
+
+    def _after_death(self, actor: Any, lane: int, op: Op) -> None:
         stage = self.stage
-        lane = actor.die()
         if op[0] == "store":
             stage.queries.update(self._paths(op))
         during = stage.bounds_during(op)
