@@ -77,8 +77,6 @@ class Index(IndexQueries):
         ------
         SegmentExists, SegmentIncompatible, SegmentCorrupt, SegmentNoSpace, SegmentPermission
         """
-        if exact_holes:
-            raise NotImplementedError("exact_holes=True comes with a later version")
         ensure()  # first: who loses patience with the compiler leaves no segment behind
         return cls(Segment.create(name, capacity, block_size, model, exact_holes, exist_ok, mode))
 

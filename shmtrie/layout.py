@@ -141,6 +141,7 @@ COUNTERS = (
     "rejected_owner",
     "recoveries",
     "recovery_tries",
+    "cut_short",
 )
 LANE = _record(
     [
@@ -301,9 +302,7 @@ CLAIM_OP_BITS = 26  # claim words: operation number 26 | lane + 1: 6; 0 = free
 
 
 def _class_sizes() -> list[int]:
-    """Exact to 16 lines, then what 1,024 lines can be cut into with at most a quarter more than the class
-    below.
-    """
+    """Exact to 16 lines, then cuts of 1,024 lines, each at most a quarter above the class below."""
     sizes = list(range(17))
     while sizes[-1] < SPAN_LINES:
         cuts = {SPAN_LINES // n for n in range(1, SPAN_LINES // sizes[-1])}

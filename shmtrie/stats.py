@@ -66,6 +66,8 @@ class IndexStats:
         Refused events by reason.
     recoveries : int
         Operations of dead lanes that were finished or taken back.
+    cut_short : int
+        Removals and moved hashes after which a rank lost more than was said: no room for a split.
     give_ups : int
         Queries of this handle that stopped early because writers kept changing their path.
     """
@@ -95,6 +97,7 @@ class IndexStats:
     replans: int = 0
     rejected: Mapping[EventStatus, int] = field(default_factory=dict)
     recoveries: int = 0
+    cut_short: int = 0
     give_ups: int = 0
 
     def as_dict(self) -> dict[str, Any]:

@@ -17,10 +17,11 @@ from shmtrie.kernels.context import (
     get,
     put,
 )
+from shmtrie.kernels.coverage import word_covers
 from shmtrie.kernels.lookup import mix
 from shmtrie.kernels.places import own_alias, own_word, suffix_at
 from shmtrie.kernels.protocol import node_at
-from shmtrie.layout import COV_ALIAS, LINE, M12, M32, N_START
+from shmtrie.layout import COV_ALIAS, LINE, M32, N_START
 
 ALIAS_FILL = 3  # entries a line, beyond which the table grows
 
@@ -67,7 +68,7 @@ def alias_entry_find(ctx, slot, h):
                         a = node_at(ctx, node)
                         position = depth - (ld64(a + N_START) & M32)
                         low = own_word(ctx, a, slot)
-                        if (low & COV_ALIAS) != 0 and (low & M12) > position:
+                        if (low & COV_ALIAS) != 0 and word_covers(low, position):
                             found, own = own_alias(ctx, a, slot, position)
                             if found != 0 and own == h:
                                 return b + k * 16, node, depth
@@ -148,5 +149,5 @@ def alias_entries_rehash(ctx, old, lines):
         a = node_at(ctx, node)
         position = depth - (ld64(a + N_START) & M32)
         found, own = own_alias(ctx, a, slot, position)
-        if found != 0 and own == h and (own_word(ctx, a, slot) & M12) > position:
+        if found != 0 and own == h and word_covers(own_word(ctx, a, slot), position):
             alias_entry_put(ctx, slot, h, node, position)

@@ -9,6 +9,7 @@ from shmtrie.kernels.context import (
     BUSY,
     C_BUSY_LANE,
     C_HEADER_EPOCH,
+    C_HOLES,
     C_LANE,
     C_NEEDED,
     C_SEEN_MASK,
@@ -26,7 +27,9 @@ from shmtrie.kernels.context import (
     get,
     put,
 )
+from shmtrie.kernels.coverage import word_begin, word_blocks
 from shmtrie.kernels.edges import edge_length
+from shmtrie.kernels.holes import remove_exactly
 from shmtrie.kernels.lookup import lookup_has, lookup_put, lookup_rehash, lookup_room, mix
 from shmtrie.kernels.places import FOUND, HOPS, hash_at, own_alias, own_word, reached_suffix
 from shmtrie.kernels.protocol import count, has_todo, node_at
@@ -59,10 +62,12 @@ REJECTED = COUNTERS.index("rejected_parent") - 1  # + status
 
 @inl
 def _room(ctx, kind, n):
-    """OK when the private tables have room for a store of n blocks, else GROW or SCRATCH with the need."""
-    if kind != STORE:
+    """OK when the private tables have room for a store or removal of n blocks, else GROW or SCRATCH with the
+    need.
+    """
+    if kind != STORE and (kind != REMOVE or get(ctx, C_HOLES) == 0):
         return OK
-    if not lookup_room(ctx, n):
+    if kind == STORE and not lookup_room(ctx, n):
         put(ctx, C_NEEDED, n)
         return GROW
     if 2 * n > get(ctx, C_SEEN_MASK) + 1:
@@ -123,7 +128,10 @@ def apply_one(ctx, kind, worker_id, dp_rank, has_parent, parent, local, external
     elif ld32(known_at) == 0:
         status = NO_BLOCK if kind == REMOVE else OK
     elif kind == REMOVE:
-        status = remove(ctx, slot, external, n)
+        if get(ctx, C_HOLES) != 0:
+            status = remove_exactly(ctx, slot, external, n)
+        else:
+            status = remove(ctx, slot, external, n)
         count(ctx, REMOVED, n)
     else:
         status, _ = sweep(ctx, slot, 1)
@@ -233,22 +241,22 @@ def _adopt_node(ctx, slot, node, low):
     """Enter what a rank covers in a node; OK, or GROW, GROW_ALIASES with the need."""
     a = node_at(ctx, node)
     start = ld64(a + N_START) & M32
-    blocks = min(low & M12, edge_length(a))
+    first, stop = word_begin(low), min(low & M12, edge_length(a))
     if (low & COV_ALIAS) != 0:
-        if not alias_entry_room(ctx, blocks):
-            put(ctx, C_NEEDED, blocks)
+        if not alias_entry_room(ctx, stop):
+            put(ctx, C_NEEDED, stop)
             return GROW_ALIASES
-        for p in range(blocks):
+        for p in range(first, stop):
             found, h = own_alias(ctx, a, slot, p)
             if found != 0:
                 alias_entry_put(ctx, slot, h, node, p)
         return OK
-    for p in range(blocks):
+    for p in range(first, stop):
         found, h = hash_at(ctx, a, start + p)
         if found == FOUND and lookup_has(ctx, h, node, start + p) == 0:
             # asked for an entry that is not there yet: a suffix is come by twice, and needs no room then
             if not lookup_room(ctx, 1):
-                put(ctx, C_NEEDED, blocks - p)
+                put(ctx, C_NEEDED, stop - p)
                 return GROW
             lookup_put(ctx, h, node, p)
     return OK
@@ -291,7 +299,7 @@ def covered_blocks(ctx, slot):
         a = node_at(ctx, node)
         low = own_word(ctx, a, slot)
         if low != 0:
-            blocks = min(low & M12, edge_length(a))
+            blocks = word_blocks(low, edge_length(a))
             if (low & COV_ALIAS) != 0:
                 aliased += blocks
             else:

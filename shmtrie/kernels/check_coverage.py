@@ -100,7 +100,7 @@ def _check_flag(ctx, chk, node, slot, stop):
 # ------------------------------------------------------------------------------------------------ words
 @jit
 def _check_word(ctx, chk, node, slot, low, length, internal):
-    """One coverage word; its cutoff."""
+    """One coverage word; its cutoff, 0 when it begins behind the end: the suffix has what it covered."""
     moving = get(chk, S_MOVING)
     begin, stop = (low >> COV_START) & M12, low & M12
     if slot < 0 or slot >= get(ctx, C_N_SLOTS):
@@ -128,7 +128,7 @@ def _check_word(ctx, chk, node, slot, low, length, internal):
         _check_flag(ctx, chk, node, slot, min(stop, length))
     blocks = get(chk, K_BLOCKS) + slot * 8
     ps64(blocks, pl64(blocks) + max(0, min(stop, length) - begin))
-    return stop
+    return stop if begin < length else 0
 
 
 @jit

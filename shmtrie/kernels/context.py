@@ -36,6 +36,7 @@ from shmtrie.kernels.build import inl
     C_RECORD,  # address of the own lane record
     C_OPERATION,  # own operation number
     C_HOLES,  # 1 in a segment with exact_holes
+    C_EXACT,  # 1 while a store keeps what is behind a block that it moves; 0: there was no room for a split
     # reader scratch; slots are u32
     C_DEPTHS,  # u32 by slot, zero between calls
     C_SLOTS,  # u32 list of slots seen
@@ -90,7 +91,7 @@ from shmtrie.kernels.build import inl
     C_REST_NODE,  # the node that gets them as a child
     C_REST_DEPTH,
     C_TOP,  # the first of the new nodes
-) = cast("list[int]", [np.int64(k) for k in range(67)])  # no plain ints: helpers are then compiled once
+) = cast("list[int]", [np.int64(k) for k in range(68)])  # no plain ints: helpers are then compiled once
 C_HOOK = 120  # control array of the test build
 
 CONTEXT_WORDS = 128
@@ -98,7 +99,7 @@ ALL_ONES = 0xFFFF_FFFF  # in C_MINE
 
 # kernel status: errors.EventStatus, and beyond it what the handles settle
 OK, NO_PARENT, NO_BLOCK, BAD_SEQUENCE, FULL, BUSY, RETIRED, UNSUPPORTED = 0, 1, 2, 3, 4, 5, 8, 9
-RETRY, GROW, UNKNOWN_RANK, SCRATCH, ROWS, GROW_ALIASES, TODO = 32, 33, 34, 35, 36, 37, 38
+RETRY, GROW, UNKNOWN_RANK, SCRATCH, ROWS, GROW_ALIASES, TODO, HOLE = 32, 33, 34, 35, 36, 37, 38, 39
 # tables of FULL_TABLE
 TABLE_NODES, TABLE_EXTENTS, TABLE_CHILDREN, TABLE_LOG = 1, 2, 3, 4
 

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from shmtrie.atomics import cas64, ctz, ld32, ld64, ld64s, lshr, st32
 from shmtrie.kernels.build import inl, jit
-from shmtrie.kernels.context import C_MINE, C_N_LINES, C_N_SLOTS, C_STATES, FULL, OK, RETRY, get
+from shmtrie.kernels.context import C_HOLES, C_MINE, C_N_LINES, C_N_SLOTS, C_STATES, FULL, OK, RETRY, get
 from shmtrie.kernels.hooks import Site, at
-from shmtrie.kernels.protocol import log_redo, log_undo, pop_undo
+from shmtrie.kernels.protocol import count, log_redo, log_undo, pop_undo
 from shmtrie.kernels.spans import line_at
 from shmtrie.layout import (
+    COUNTERS,
     COV_ALIAS,
     COV_PRESENT,
     COV_SLOT,
@@ -30,15 +31,21 @@ from shmtrie.layout import (
     LOG_CAS32,
     LOG_CAS64,
     M12,
+    M31,
     M32,
     N_COVERAGE,
     N_INLINE,
+    N_START,
+    N_TAIL,
     R_BLOCKS,
+    R_DEGRADED,
     R_STATE,
     RANK_STATE_BYTES,
     SLOT_ACTIVE,
 )
 from shmtrie.vectors import eq8, max16, max16_of
+
+CUT_SHORT = COUNTERS.index("cut_short")
 
 
 @inl
@@ -47,6 +54,45 @@ def word_cutoff(w):
     nothing.
     """
     return w & M12 if ((w >> COV_START) & M12) == 0 else 0
+
+
+@inl
+def word_begin(w):
+    """The first position that a word covers; 0 unless the segment has exact holes."""
+    return (w >> COV_START) & M12
+
+
+@inl
+def word_covers(low, position):
+    return word_begin(low) <= position < (low & M12)
+
+
+@inl
+def word_blocks(low, length):
+    """Blocks of an edge that a word covers. One that begins at or behind the end covers nothing: a split gave
+    the rest to the suffix.
+    """
+    return max(min(low & M12, length) - word_begin(low), 0)
+
+
+@inl
+def word_from(low, begin):
+    """The word with another first position."""
+    return (low & ~(M12 << COV_START)) | (begin << COV_START)
+
+
+@inl
+def without(low, lo, hi, have, exact):
+    """(the word, the position behind the last one that goes) when a rank loses positions [lo, hi), and unless
+    `exact` all behind them; its coverage reaches up to `have`. The word is 0 if nothing is left, -1 if there
+    would be a hole.
+    """
+    begin = word_begin(low)
+    if exact == 0 or hi >= have:
+        return (low & ~M12) | lo if lo > begin else 0, have
+    if lo > begin:
+        return -1, hi
+    return word_from(low, max(begin, hi)), hi
 
 
 @inl
@@ -108,12 +154,15 @@ def cov_find(ctx, a, slot):
 
 @jit
 def cov_max(ctx, a):
-    """The largest cutoff in a node, whoever has it."""
+    """The largest cutoff in a node, whoever has it, of words that cover something of it."""
     head = ld64(a + N_COVERAGE)
+    length = (ld64(a + N_TAIL) & M31) - (ld64(a + N_START) & M32)
     top = 0
     if head == 0:
         for k in range(INLINE_WORDS):
-            top = max(top, ld64(a + N_INLINE + k * 8) & M12)
+            w = ld64(a + N_INLINE + k * 8)
+            if word_begin(w) < length:
+                top = max(top, w & M12)
         return top
     if not head_fits(ctx, head):
         return 0
@@ -121,11 +170,38 @@ def cov_max(ctx, a):
     words = head_words(head)
     if head_form(head) == FORM_LIST:
         for k in range(words):
-            top = max(top, ld64(x + k * 8) & M12)
+            w = ld64(x + k * 8)
+            if word_begin(w) < length:
+                top = max(top, w & M12)
+    elif get(ctx, C_HOLES) != 0:
+        for k in range(words):
+            w = ld32(x + k * 4)
+            if word_begin(w) < length:
+                top = max(top, w & M12)
     else:
         for k in range(words >> 4):
             top = max(top, max16(x + k * 64, M12))
     return top
+
+
+@jit
+def cov_mine_covers(ctx, a, slot, position):
+    """1 if a rank of this lane other than `slot` covers a position under the edge's own hash."""
+    head = ld64(a + N_COVERAGE)
+    mine, n = get(ctx, C_MINE), get(ctx, C_N_SLOTS)
+    x, words, wide = a + N_INLINE, INLINE_WORDS, 1
+    if head != 0:
+        if not head_fits(ctx, head):
+            return 0
+        x, words = line_at(ctx, head & M32), head_words(head)
+        wide = 1 if head_form(head) == FORM_LIST else 0
+    for k in range(words):
+        w = ld64(x + k * 8) if wide != 0 else ld32(x + k * 4)
+        s = lshr(w, COV_SLOT) if wide != 0 else k
+        if w != 0 and (w & COV_ALIAS) == 0 and s != slot and s < n and ld32(mine + s * 4) != 0:
+            if word_covers(w & M32, position):
+                return 1
+    return 0
 
 
 @jit
@@ -199,6 +275,13 @@ def log_blocks(ctx, slot, change):
     count_at = get(ctx, C_STATES) + slot * RANK_STATE_BYTES + R_BLOCKS
     blocks = ld64(count_at)
     return log_redo(ctx, LOG_CAS64, count_at, blocks, blocks + change)
+
+
+@jit
+def cut_short(ctx, slot):
+    """The rank has lost more than its event said: there was no room for a split."""
+    st32(get(ctx, C_STATES) + slot * RANK_STATE_BYTES + R_DEGRADED, 1)
+    count(ctx, CUT_SHORT, 1)
 
 
 @jit

@@ -15,9 +15,10 @@ from __future__ import annotations
 from shmtrie.atomics import ctz, ld64, lshr, pl64, prefetch, ps64
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.context import C_LOOKUP, C_LOOKUP_MASK, C_LOOKUP_TOMBS, C_LOOKUP_USED, get, put
+from shmtrie.kernels.coverage import word_covers
 from shmtrie.kernels.places import FOUND, hash_at, own_most, own_word, place_of
 from shmtrie.kernels.protocol import count, node_at
-from shmtrie.layout import COUNTERS, COV_ALIAS, LINE, M12, M32, N_START
+from shmtrie.layout import COUNTERS, COV_ALIAS, LINE, M32, N_START
 from shmtrie.vectors import eq8
 
 TAG = (1 << 21) - 1
@@ -61,7 +62,7 @@ def lookup_find(ctx, slot, h):
                 if node != 0:
                     a = node_at(ctx, node)
                     low = own_word(ctx, a, slot)
-                    if (low & COV_ALIAS) == 0 and (low & M12) > depth - (ld64(a + N_START) & M32):
+                    if (low & COV_ALIAS) == 0 and word_covers(low, depth - (ld64(a + N_START) & M32)):
                         return entry_at, node, depth
         if eq8(b, -1, 0) != 0:
             break

@@ -14,6 +14,7 @@ from shmtrie.kernels.children import child_find, parent_of
 from shmtrie.kernels.context import (
     BAD_SEQUENCE,
     C_CUTS,
+    C_EXACT,
     C_EXTENTS,
     C_FULL_TABLE,
     C_N_CUTS,
@@ -26,6 +27,7 @@ from shmtrie.kernels.context import (
     C_TOUCHED,
     C_TOUCHED_ROOM,
     FULL,
+    HOLE,
     OK,
     RETRY,
     ROWS,
@@ -33,9 +35,10 @@ from shmtrie.kernels.context import (
     get,
     put,
 )
-from shmtrie.kernels.coverage import cov_find, cov_room
-from shmtrie.kernels.edges import edge_fits, mismatch
+from shmtrie.kernels.coverage import cov_find, cov_room, word_begin, word_blocks
+from shmtrie.kernels.edges import edge_fits, edge_length, mismatch
 from shmtrie.kernels.lookup import lookup_prefetch
+from shmtrie.kernels.places import own_word
 from shmtrie.kernels.protocol import node_at, scratch_get, scratch_put
 from shmtrie.kernels.resolve import resolve
 from shmtrie.layout import (
@@ -157,20 +160,25 @@ def plan_path(ctx, slot, node, depth, local, external, n):
             if m == 0 and depth < end:
                 return RETRY
         flags = 0 if room != 0 else EXCLUSIVE
-        needs_alias = differ != 0 or ((low & COV_ALIAS) != 0 and (low & M12) < depth - start + m)
+        # not covered: behind the cutoff, or (exact holes) in front of where the rank begins
+        ahead = word_begin(low) - (depth - start)
+        short = (low & M12) < depth - start + m or ahead > 0
+        needs_alias = differ != 0 or ((low & COV_ALIAS) != 0 and short)
         if needs_alias:
             flags |= ALIAS | EXCLUSIVE
         has_row = 0
         covers = (low & M12) >= end - start
         if m > 0:
-            if differ != 0 or (low & M12) < depth - start + m:
+            if differ != 0 or short:
                 if _row(ctx, node, version, tail, depth, depth + m, depth + m, i, flags | CREDIT) != OK:
                     return ROWS
                 has_row = 1
                 covers = depth + m == end
             i += m
             depth += m
-        if i == n:
+        # the store ends before what the rank covers there: it is kept, behind a split
+        apart = depth < end and ahead > m > 0 and word_blocks(low, end - start) > 0
+        if i == n and not apart:
             return OK
         if depth < end:
             if has_row == 0 and _row(ctx, node, version, tail, depth, depth, depth, i, 0) != OK:
@@ -243,11 +251,39 @@ def is_above(ctx, node, depth, parent, parent_depth):
     return 0
 
 
+@inl
+def _has_credit(ctx, node):
+    """The node has a row with blocks for the rank."""
+    for k in range(get(ctx, C_N_TOUCHED)):
+        if row_get(ctx, k, T_NODE) == node and (row_get(ctx, k, T_FLAGS) & CREDIT) != 0:
+            return 1
+    return 0
+
+
+@jit
+def _keep_behind(ctx, slot):
+    """Where to split an edge so that each row of CUTS is at an end of what the rank covers: OK, or HOLE
+    and the place. Exact holes only.
+    """
+    for k in range(get(ctx, C_N_CUTS)):
+        node, stop = cut_get(ctx, k, X_NODE), cut_get(ctx, k, X_TOP) + 1
+        a = node_at(ctx, node)
+        low, start = own_word(ctx, a, slot), ld64(a + N_START) & M32
+        if stop - start >= min(low & M12, edge_length(a)):
+            continue
+        if cut_get(ctx, k, X_DEPTH) - start > word_begin(low) or _has_credit(ctx, node) != 0:
+            put(ctx, C_SPLIT_NODE, node)
+            put(ctx, C_SPLIT_DEPTH, stop)
+            return HOLE
+    return OK
+
+
 @jit
 def _moved(ctx, slot, parent, parent_depth, external, lo, hi):
     """Places off the new path that the rank holds under hashes [lo, hi) of the store: OK, BAD_SEQUENCE or
-    FULL.
+    FULL; HOLE where those of one node do not lie side by side, and what is between them has to be kept.
     """
+    exact = get(ctx, C_EXACT)
     for i in range(lo, min(lo + 8, hi)):
         lookup_prefetch(ctx, pl64(external + i * 8))
     for i in range(lo, hi):
@@ -270,6 +306,11 @@ def _moved(ctx, slot, parent, parent_depth, external, lo, hi):
             cut_put(ctx, k, X_NODE, node)
             cut_put(ctx, k, X_DEPTH, depth)
             cut_put(ctx, k, X_TOP, depth)
+        first, last = cut_get(ctx, k, X_DEPTH), cut_get(ctx, k, X_TOP)
+        if exact != 0 and (depth > last + 1 or depth < first - 1):
+            put(ctx, C_SPLIT_NODE, node)
+            put(ctx, C_SPLIT_DEPTH, last + 1 if depth > last else depth + 1)
+            return HOLE
         cut_put(ctx, k, X_DEPTH, min(depth, cut_get(ctx, k, X_DEPTH)))
         cut_put(ctx, k, X_TOP, max(depth, cut_get(ctx, k, X_TOP)))
     return OK
@@ -277,7 +318,8 @@ def _moved(ctx, slot, parent, parent_depth, external, lo, hi):
 
 @jit
 def find_moved(ctx, slot, parent, parent_depth, external, n):
-    """Fill CUTS: what the rank holds elsewhere under hashes that this store gives to other places.
+    """Fill CUTS: what the rank holds elsewhere under hashes that this store gives to other places. OK,
+    BAD_SEQUENCE or FULL; HOLE when that takes a split first, at SPLIT_NODE and SPLIT_DEPTH.
 
     Blocks that stay covered under their own hash need no look: an external hash has one place.
     """
@@ -288,4 +330,7 @@ def find_moved(ctx, slot, parent, parent_depth, external, n):
         )
         if status != OK:
             return status
-    return _moved(ctx, slot, parent, parent_depth, external, get(ctx, C_REST), n)
+    status = _moved(ctx, slot, parent, parent_depth, external, get(ctx, C_REST), n)
+    if status == OK and get(ctx, C_EXACT) != 0:
+        status = _keep_behind(ctx, slot)
+    return status

@@ -12,6 +12,7 @@ from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.children import child_insert_private
 from shmtrie.kernels.context import (
     BAD_SEQUENCE,
+    C_EXACT,
     C_N_CUTS,
     C_N_TOUCHED,
     C_REST,
@@ -29,7 +30,17 @@ from shmtrie.kernels.context import (
     get,
     put,
 )
-from shmtrie.kernels.coverage import cov_enter, cov_find, log_blocks, log_word, make_word
+from shmtrie.kernels.coverage import (
+    cov_enter,
+    cov_find,
+    log_blocks,
+    log_word,
+    make_word,
+    without,
+    word_begin,
+    word_blocks,
+    word_from,
+)
 from shmtrie.kernels.edges import edge_extend, edge_length, edge_new, publish_tail
 from shmtrie.kernels.forms import cov_grow
 from shmtrie.kernels.nodes import claim_node, make_node
@@ -171,9 +182,14 @@ def enter_words(ctx, slot, local, external):
             row_put(ctx, k, T_WORD, word_at)
             row_put(ctx, k, T_WIDE, wide)
             row_put(ctx, k, T_LOW, low)
-            new = (low & COV_ALIAS) | COV_PRESENT | max(low & M12, hi - start)
+            # what the rank covers touches what comes in; a word that begins behind the end covers nothing
+            begin, cutoff = word_begin(low), low & M12
+            if begin >= have:
+                begin, cutoff = lo - start, 0
+            new = (low & COV_ALIAS) | COV_PRESENT | max(cutoff, hi - start)
             if (flags & ALIAS) != 0:  # its extent ends where the edge does
-                new = COV_ALIAS | COV_PRESENT | max(min(low & M12, have), hi - start)
+                new = COV_ALIAS | COV_PRESENT | max(min(cutoff, have), hi - start)
+            new = word_from(new, min(begin, lo - start))
             row_put(ctx, k, T_NEW, new)
             if (flags & EXTEND) != 0:
                 first = 1 if (flags & FIRST_CHILD) != 0 else 0
@@ -255,8 +271,10 @@ def take_cuts(ctx, slot, above, above_depth):
         node, depth = cut_get(ctx, k, X_NODE), cut_get(ctx, k, X_DEPTH)
         a = node_at(ctx, node)
         start = ld64(a + N_START) & M32
-        drop = depth == start
-        exclusive = 1 if drop and (own_word(ctx, a, slot) & COV_ALIAS) != 0 else 0
+        low, have = own_word(ctx, a, slot), edge_length(a)
+        stop = cut_get(ctx, k, X_TOP) + 1 - start
+        new, _ = without(low, depth - start, stop, min(low & M12, have), get(ctx, C_EXACT))
+        exclusive = 1 if new == 0 and (low & COV_ALIAS) != 0 else 0
         status = _gate(ctx, node, exclusive)
         if status != OK:
             return status
@@ -265,14 +283,15 @@ def take_cuts(ctx, slot, above, above_depth):
         if lshr(ld64(a + N_START), 32) == NO_SPACE or depth < start or cut_get(ctx, k, X_TOP) >= end:
             return RETRY
         word_at, low, wide = cov_find(ctx, a, slot)
-        if word_at == 0 or (low & M12) <= depth - start:
+        if word_at == 0 or (low & M12) <= depth - start or word_begin(low) >= stop:
             return RETRY
-        if drop and (low & COV_ALIAS) != 0 and exclusive == 0:
+        new, _ = without(low, depth - start, stop, min(low & M12, end - start), get(ctx, C_EXACT))
+        if new == -1 or (new == 0 and (low & COV_ALIAS) != 0 and exclusive == 0):
             return RETRY
         cut_put(ctx, k, X_WORD, word_at)
         cut_put(ctx, k, X_WIDE, wide)
         cut_put(ctx, k, X_LOW, low)
-        cut_put(ctx, k, X_NEW, 0 if drop else (low & ~M12) | (depth - start))
+        cut_put(ctx, k, X_NEW, new)
         if above != 0:
             parent = suffix_at(ctx, above, above_depth)
             if parent == 0:
@@ -289,12 +308,12 @@ def _change_of_blocks(ctx):
     for k in range(get(ctx, C_N_TOUCHED)):
         if (row_get(ctx, k, T_FLAGS) & CREDIT) != 0:
             length = edge_length(node_at(ctx, row_get(ctx, k, T_NODE)))
-            change += min(row_get(ctx, k, T_NEW) & M12, length) - min(row_get(ctx, k, T_LOW) & M12, length)
+            change += word_blocks(row_get(ctx, k, T_NEW), length) - word_blocks(
+                row_get(ctx, k, T_LOW), length
+            )
     for k in range(get(ctx, C_N_CUTS)):
-        a = node_at(ctx, cut_get(ctx, k, X_NODE))
-        change -= min(cut_get(ctx, k, X_LOW) & M12, edge_length(a)) - (
-            cut_get(ctx, k, X_DEPTH) - (ld64(a + N_START) & M32)
-        )
+        length = edge_length(node_at(ctx, cut_get(ctx, k, X_NODE)))
+        change += word_blocks(cut_get(ctx, k, X_NEW), length) - word_blocks(cut_get(ctx, k, X_LOW), length)
     return change
 
 
@@ -325,7 +344,7 @@ def plan_commit(ctx, slot):
             # store's end)
             if row_get(ctx, j, T_NODE) == node and (row_get(ctx, j, T_FLAGS) & CREDIT) != 0:
                 low = row_get(ctx, j, T_NEW)
-                new = (low & ~M12) | (new & M12)
+                new = (low & ~M12) | (cut_get(ctx, k, X_DEPTH) - (ld64(node_at(ctx, node) + N_START) & M32))
                 word_at = row_get(ctx, j, T_WORD)
                 cut_put(ctx, k, X_WIDE, row_get(ctx, j, T_WIDE))
         if log_word(ctx, slot, word_at, cut_get(ctx, k, X_WIDE), low, new) != OK:

@@ -1,7 +1,8 @@
 """Removal: one own word goes down, then what nobody covers any more goes.
 
-A removal never splits and never allocates, so it cannot fail for space. It is one transaction a node; one
-that was cut short by a busy gate or a death may be there in part, and applying it again completes it.
+A removal never splits and never allocates, so it cannot fail for space (with exact holes: holes.py). It is
+one transaction a node; one that was cut short by a busy gate or a death may be there in part, and applying it
+again completes it.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from shmtrie.atomics import fence_acquire, ld32, ld64, ld64a, lshr, pl64
 from shmtrie.kernels.aliases import alias_drop, own_hash
 from shmtrie.kernels.build import jit
 from shmtrie.kernels.children import child_count
-from shmtrie.kernels.context import BUSY, C_HEADER_EPOCH, C_MINE, OK, RETRY, get
-from shmtrie.kernels.coverage import cov_find, log_blocks, log_word
-from shmtrie.kernels.edges import edge_fits
+from shmtrie.kernels.context import BUSY, C_HEADER_EPOCH, C_MINE, HOLE, OK, RETRY, get
+from shmtrie.kernels.coverage import cov_find, log_blocks, log_word, without, word_begin, word_blocks
+from shmtrie.kernels.edges import edge_fits, edge_length
 from shmtrie.kernels.hooks import Site, at
 from shmtrie.kernels.places import HOPS, own_word, reached_suffix
 from shmtrie.kernels.protocol import gate_exclusive, gate_shared, has_todo, node_at
@@ -37,9 +38,15 @@ TRIES = 64
 
 
 @jit
-def cut(ctx, slot, node, depth, top):
+def cut(ctx, slot, node, depth, top, exact):
     """The rank's coverage of a node ends at an absolute depth; OK, RETRY (the block at depth `top`, the last
     that this is about, is elsewhere now), BUSY or FULL.
+
+    Parameters
+    ----------
+    exact : int64
+        1: only the blocks from `depth` to `top` go. At the beginning of what the rank covers that moves the
+        word's start; in the middle nothing is changed and HOLE returned: the edge has to be split first.
 
     Notes
     -----
@@ -48,8 +55,10 @@ def cut(ctx, slot, node, depth, top):
     the gate, recovery included.
     """
     a = node_at(ctx, node)
-    low = own_word(ctx, a, slot)
-    drop = depth <= (ld64(a + N_START) & M32)
+    low, start = own_word(ctx, a, slot), ld64(a + N_START) & M32
+    drop = depth <= start + word_begin(low)
+    if exact != 0 and top + 1 < start + min(low & M12, edge_length(a)):
+        drop = False
     alone = child_count(ctx, a) == 0 or (drop and (low & COV_ALIAS) != 0)
     status = gate_exclusive(ctx, node) if alone else gate_shared(ctx, node)
     if status != OK:
@@ -66,16 +75,20 @@ def cut(ctx, slot, node, depth, top):
     word_at, low, wide = cov_find(ctx, a, slot)
     have, keep = min(low & M12, end - start), max(depth - start, 0)
     if word_at != 0 and keep < (low & M12):
+        new, stop = without(low, keep, top + 1 - start, have, exact)
+        if new == -1:
+            release(ctx)
+            return HOLE
         if ld32(get(ctx, C_MINE) + slot * 4) != 0:
-            scrub(ctx, a, node, slot, low, keep, have)
-        if keep == 0 and (low & COV_ALIAS) != 0:
+            scrub(ctx, a, node, slot, low, keep, stop)
+        if new == 0 and (low & COV_ALIAS) != 0:
             if not alone:
                 release(ctx)
                 return RETRY
             alias_drop(ctx, a, slot)
         # the lists begin empty: they cannot be full
-        log_word(ctx, slot, word_at, wide, low, (low & ~M12) | keep if keep > 0 else 0)
-        log_blocks(ctx, slot, keep - have)
+        log_word(ctx, slot, word_at, wide, low, new)
+        log_blocks(ctx, slot, word_blocks(new, end - start) - word_blocks(low, end - start))
         commit(ctx)
         at(ctx, Site.WORD_CUT)
         if alone:
@@ -120,7 +133,7 @@ def remove(ctx, slot, external, n):
                 status = RETRY
                 continue
             at(ctx, Site.REMOVE_PLANNED)
-            status = cut(ctx, slot, node, depth, top)
+            status = cut(ctx, slot, node, depth, top, 0)
             if status != RETRY:
                 break
         if status != OK:
@@ -153,7 +166,7 @@ def sweep(ctx, slot, begin):
             if low != 0:
                 status = RETRY
                 for _ in range(TRIES):
-                    status = cut(ctx, slot, link, 0, 0)
+                    status = cut(ctx, slot, link, 0, 0, 0)
                     if status != RETRY:
                         break
                 if status != OK:

@@ -6,8 +6,16 @@ from shmtrie.atomics import ld64, lshr, pl64, ps64
 from shmtrie.kernels.alias_lookup import alias_entry_delete, alias_entry_find, alias_entry_put, alias_value
 from shmtrie.kernels.aliases import alias_hash, edge_hash_at
 from shmtrie.kernels.build import jit
-from shmtrie.kernels.coverage import cov_max_mine
-from shmtrie.kernels.lookup import lookup_delete, lookup_find, lookup_prefetch, lookup_put, lookup_repair
+from shmtrie.kernels.context import C_HOLES, get
+from shmtrie.kernels.coverage import cov_max_mine, cov_mine_covers, word_begin
+from shmtrie.kernels.lookup import (
+    lookup_delete,
+    lookup_find,
+    lookup_has,
+    lookup_prefetch,
+    lookup_put,
+    lookup_repair,
+)
 from shmtrie.kernels.places import own_word
 from shmtrie.kernels.protocol import node_at
 from shmtrie.layout import COV_ALIAS, M12, M31, M32, N_START, N_TAIL
@@ -22,17 +30,19 @@ def resolve(ctx, slot, h, upward):
     ----------
     upward : int64
         Which entries a stale one takes along: 0 from the place to the rank's cutoff (a store goes on from
-        there), 1 from the node's head to the place (a removal from the tail comes that way), 2 none.
+        there), 1 from where the rank's coverage begins to the place (a removal from the tail comes that way;
+        at the beginning, behind a hole, it comes from the head: as 0), 2 none.
     """
     entry_at, node, depth = lookup_find(ctx, slot, h)
     if node != 0:
         stale = lshr(pl64(entry_at), 32)
         if stale != node and upward != 2:
             a = node_at(ctx, node)
-            begin = ld64(a + N_START) & M32
-            end = min(ld64(a + N_TAIL) & M31, begin + (own_word(ctx, a, slot) & M12))
-            if upward == 1:
-                lookup_repair(ctx, stale, node, begin, depth + 1)
+            begin, low = ld64(a + N_START) & M32, own_word(ctx, a, slot)
+            end = min(ld64(a + N_TAIL) & M31, begin + (low & M12))
+            first = begin + word_begin(low)
+            if upward == 1 and (first < depth or first == begin):
+                lookup_repair(ctx, stale, node, first, depth + 1)
             else:
                 lookup_repair(ctx, stale, node, depth, end)
         return node, depth
@@ -52,6 +62,7 @@ def scrub(ctx, a, node, slot, low, lo, hi):
     The rank's word `low` is still in place; the caller cuts it next.
     """
     begin = ld64(a + N_START) & M32
+    lo = max(lo, word_begin(low))
     if (low & COV_ALIAS) != 0:
         for p in range(lo, hi):
             found, h = alias_hash(ctx, a, slot, p)
@@ -60,6 +71,10 @@ def scrub(ctx, a, node, slot, low, lo, hi):
         return
     others = cov_max_mine(ctx, a, slot)
     x = edge_hash_at(ctx, a, 0)
+    if get(ctx, C_HOLES) != 0:  # others may begin behind a position
+        for p in range(lo, min(others, hi)):
+            if cov_mine_covers(ctx, a, slot, p) == 0:
+                lookup_delete(ctx, pl64(x + p * 8), node, begin + p)
     for p in range(max(lo, others), hi):
         if p + 8 < hi:
             lookup_prefetch(ctx, pl64(x + (p + 8) * 8))
@@ -68,8 +83,9 @@ def scrub(ctx, a, node, slot, low, lo, hi):
 
 @jit
 def enter(ctx, a, node, slot, low, lo, hi):
-    """Enter positions [lo, hi) for a rank whose word was `low` before, where the lane has no entries yet."""
+    """Enter positions [lo, hi), as far as a rank's word `low` covers them; the lane has none of them."""
     begin = ld64(a + N_START) & M32
+    lo = max(lo, word_begin(low))
     if (low & COV_ALIAS) != 0:
         for p in range(lo, hi):
             found, h = alias_hash(ctx, a, slot, p)
@@ -77,10 +93,13 @@ def enter(ctx, a, node, slot, low, lo, hi):
                 alias_entry_put(ctx, slot, h, node, p)
         return begin
     x = edge_hash_at(ctx, a, 0)
+    exact = get(ctx, C_HOLES)
     for p in range(lo, min(lo + 8, hi)):
         lookup_prefetch(ctx, pl64(x + p * 8))
     for p in range(lo, hi):
         if p + 8 < hi:
             lookup_prefetch(ctx, pl64(x + (p + 8) * 8))
-        lookup_put(ctx, pl64(x + p * 8), node, p)
+        # the ranks of a lane begin and end where they like there: what one needs another may have entered
+        if exact == 0 or lookup_has(ctx, pl64(x + p * 8), node, begin + p) == 0:
+            lookup_put(ctx, pl64(x + p * 8), node, p)
     return begin

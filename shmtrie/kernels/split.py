@@ -6,15 +6,15 @@ from shmtrie.atomics import fence_full, ld64, lshr, st64, st64r
 from shmtrie.kernels.aliases import alias_split
 from shmtrie.kernels.build import jit
 from shmtrie.kernels.children import child_insert_private
-from shmtrie.kernels.context import FULL, OK
+from shmtrie.kernels.context import FULL, OK, RETRY
 from shmtrie.kernels.edges import edge_copy, edge_new
 from shmtrie.kernels.extents import free_later
 from shmtrie.kernels.forms import cov_split
 from shmtrie.kernels.hooks import Site, at
 from shmtrie.kernels.nodes import claim_node, make_node
-from shmtrie.kernels.protocol import count, log_redo, log_undo, node_at
+from shmtrie.kernels.protocol import count, gate_exclusive, log_redo, log_undo, node_at
 from shmtrie.kernels.spans import class_of, extent_lines, line_at
-from shmtrie.kernels.transaction import commit, reserve_lists, undo_all
+from shmtrie.kernels.transaction import commit, release, reserve_lists, undo_all
 from shmtrie.layout import (
     COUNTERS,
     INTERNAL,
@@ -120,3 +120,21 @@ def split(ctx, node, depth):
     fence_full()
     at(ctx, Site.SPLIT_DONE)
     return OK
+
+
+@jit
+def split_apart(ctx, node, depth):
+    """A split as an operation of its own; OK, RETRY (the node does not reach over `depth`), BUSY or FULL.
+
+    Nothing is open before it and after it. Crash: as in `split`.
+    """
+    status = gate_exclusive(ctx, node)
+    if status != OK:
+        return status
+    a = node_at(ctx, node)
+    begin = ld64(a + N_START)
+    status = RETRY
+    if lshr(begin, 32) != NO_SPACE and (begin & M32) < depth < (ld64(a + N_TAIL) & M31):
+        status = split(ctx, node, depth)
+    release(ctx)
+    return status

@@ -14,6 +14,8 @@ from shmtrie.kernels.build import jit
 from shmtrie.kernels.context import (
     BAD_SEQUENCE,
     BUSY,
+    C_EXACT,
+    C_HOLES,
     C_N_CUTS,
     C_N_TOUCHED,
     C_NEEDED,
@@ -21,15 +23,18 @@ from shmtrie.kernels.context import (
     C_SEEN,
     C_SEEN_MASK,
     C_SEEN_STAMP,
+    C_SPLIT_DEPTH,
     C_SPLIT_NODE,
+    FULL,
     GROW_ALIASES,
+    HOLE,
     NO_PARENT,
     OK,
     RETRY,
     get,
     put,
 )
-from shmtrie.kernels.coverage import cov_max_mine
+from shmtrie.kernels.coverage import cov_max_mine, cut_short, word_begin, word_blocks
 from shmtrie.kernels.edges import edge_length
 from shmtrie.kernels.hooks import Site, at
 from shmtrie.kernels.lookup import mix
@@ -37,6 +42,7 @@ from shmtrie.kernels.plan import (
     ALIAS,
     CREDIT,
     FRESH,
+    MAX_CUTS,
     T_FLAGS,
     T_HI,
     T_LO,
@@ -47,6 +53,7 @@ from shmtrie.kernels.plan import (
     X_DEPTH,
     X_LOW,
     X_NODE,
+    X_TOP,
     cut_get,
     find_moved,
     plan_path,
@@ -65,6 +72,7 @@ from shmtrie.kernels.prepare import (
 from shmtrie.kernels.protocol import count, has_todo, node_at
 from shmtrie.kernels.reclaim import work_todo
 from shmtrie.kernels.resolve import enter, resolve, scrub
+from shmtrie.kernels.split import split_apart
 from shmtrie.kernels.transaction import commit, release, undo_all
 from shmtrie.layout import COUNTERS, COV_ALIAS, M12, M31, M32, N_START
 
@@ -120,6 +128,8 @@ def _forget(ctx, slot):
         start = ld64(a + N_START) & M32
         low, lo = cut_get(ctx, k, X_LOW), cut_get(ctx, k, X_DEPTH) - start
         hi = min(low & M12, edge_length(a))
+        if get(ctx, C_EXACT) != 0:
+            hi = min(hi, cut_get(ctx, k, X_TOP) + 1 - start)
         scrub(ctx, a, node, slot, low, lo, hi)
     for k in range(get(ctx, C_N_TOUCHED)):
         if (row_get(ctx, k, T_FLAGS) & ALIAS) != 0:
@@ -147,6 +157,11 @@ def _remember(ctx, slot):
             enter(ctx, a, node, slot, new, old_cut if (low & COV_ALIAS) != 0 and appended else 0, new_cut)
         elif (flags & FRESH) != 0:
             enter(ctx, a, node, slot, new, 0, new_cut)
+        elif get(ctx, C_HOLES) != 0:
+            # what lies in front of the old word, and behind it; a place is not entered twice
+            begin = min(word_begin(low), old_cut) if word_blocks(low, length) != 0 else new_cut
+            enter(ctx, a, node, slot, new, 0, begin)
+            enter(ctx, a, node, slot, new, max(begin, old_cut), new_cut)
         else:
             enter(ctx, a, node, slot, new, max(old_cut, cov_max_mine(ctx, a, slot)), new_cut)
 
@@ -206,7 +221,9 @@ def store(ctx, slot, has_parent, parent, local, external, n):
     if n > 1 or has_parent != 0:
         if repeats(ctx, has_parent, parent, external, n) != 0:
             return BAD_SEQUENCE
-    for _ in range(REPLANS):
+    put(ctx, C_EXACT, get(ctx, C_HOLES))
+    splits, tries = 0, 0
+    while tries < REPLANS:
         above, above_depth = 0, -1
         if has_parent != 0:
             above, above_depth = resolve(ctx, slot, parent, 0)
@@ -218,6 +235,19 @@ def store(ctx, slot, has_parent, parent, local, external, n):
         if status == OK:
             status = find_moved(ctx, slot, above, above_depth, external, n)
         at(ctx, Site.STORE_PLANNED)
+        if status == HOLE:
+            # a step of its own, then a new plan; where it cannot be, the rank loses what is behind
+            splits += 1
+            status = FULL
+            if splits <= MAX_CUTS:
+                status = split_apart(ctx, get(ctx, C_SPLIT_NODE), get(ctx, C_SPLIT_DEPTH))
+            if status == FULL:
+                put(ctx, C_EXACT, 0)
+            elif status == RETRY:
+                tries += 1
+            elif status != OK:
+                return status
+            continue
         if status == OK and _alias_room(ctx) == 0:
             return GROW_ALIASES
         if status == OK:
@@ -227,7 +257,10 @@ def store(ctx, slot, has_parent, parent, local, external, n):
             status = _execute(ctx, slot, above, above_depth, local, external, n)
             if has_todo(ctx):
                 work_todo(ctx)
+            if status == OK and get(ctx, C_EXACT) != get(ctx, C_HOLES):
+                cut_short(ctx, slot)
         if status != RETRY:
             return status
         count(ctx, REPLANNED, 1)
+        tries += 1
     return BUSY
