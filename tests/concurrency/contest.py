@@ -61,11 +61,13 @@ def log_of(actors: Sequence[Actor]) -> list[tuple[list[int], list[str], int]]:
 
 
 @contextmanager
-def segment_of(fleet: Fleet, hint: str, capacity: Capacity, patience: float) -> Iterator[Index]:
+def segment_of(
+    fleet: Fleet, hint: str, capacity: Capacity, patience: float, exact_holes: bool = False
+) -> Iterator[Index]:
     """A new segment, to which the fleet's writers and readers are attached; a handle for looking at it."""
     name = segment_name(hint)
     fleet.reset()
-    with Index.create(name, capacity) as index:
+    with Index.create(name, capacity, exact_holes=exact_holes) as index:
         try:
             for actor in fleet.actors:
                 actor.begin("attach", name, actor in fleet.writers)
@@ -110,10 +112,12 @@ class Contest:
     ) -> None:
         self.fleet, self.index, self.seed, self.how = fleet, index, seed, how
         self.leaf_first, self.exact = leaf_first, leaf_first and kind in EXACT
-        self.rng, self.totals, self.oracle = random.Random(f"contest {seed}"), Totals(), Oracle()
+        self.rng, self.totals = random.Random(f"contest {seed}"), Totals()
+        self.oracle = Oracle(index.segment.exact_holes)
+        self._open = BACKENDS["shm-holes" if index.segment.exact_holes else "shm"].open
         self.tolerate = frozenset(tolerate)
         self.pool = Pool(seed)
-        self.check = Differential(index, self.oracle, BACKENDS["shm"].open, self.exact, heavy_every=1 << 60)
+        self.check = Differential(index, self.oracle, self._open, self.exact, heavy_every=1 << 60)
         self._empty = footprint(index)
         self.streams = []
         for w in range(len(fleet.writers)):
@@ -230,7 +234,7 @@ class Contest:
 
     def compare(self, queries: Iterable[Sequence[int]], reload: bool = False) -> None:
         """Nobody writes: scores of all read methods, counters, dump, structure."""
-        self.check.open_index = BACKENDS["shm"].open if reload else None
+        self.check.open_index = self._open if reload else None
         self.check.steps += 1
         asked = list(dict.fromkeys(map(tuple, queries)))
         self.check._probes.recent.clear()
@@ -306,6 +310,7 @@ def contest(
     finds: int = 20_000,
     capacity: Capacity | None = None,
     tolerate: Iterable[str] = (),
+    exact_holes: bool = False,
     watch: Callable[[Contest], None] | None = None,
 ) -> Totals:
     """One seeded run with all checks.
@@ -320,6 +325,8 @@ def contest(
         Rounds; operations of each writer and finds of each reader in a round.
     capacity : Capacity, optional
         Of the segment.
+    exact_holes : bool
+        Of the segment: every score at rest is the held prefix.
     watch : callable, optional
         Called after each round.
 
@@ -330,7 +337,7 @@ def contest(
     """
     capacity = capacity or Capacity(blocks=20_000, workers=64, lanes=len(fleet.writers) + 1)
     try:
-        with segment_of(fleet, f"contest-{seed}", capacity, 0.05) as index:
+        with segment_of(fleet, f"contest-{seed}", capacity, 0.05, exact_holes) as index:
             run = Contest(fleet, index, seed, kind, leaf_first, how, tolerate)
             if seed % 2 == 0:
                 run.place_statues()
@@ -344,5 +351,6 @@ def contest(
     except Exception as error:
         raise Mismatch(
             f"{type(error).__name__}: {error}\nin contest(fleet, {seed}, {kind!r}, leaf_first={leaf_first}, "
-            f"how={how!r}, rounds={rounds}, ops={ops}) with {len(fleet.writers)} writers"
+            f"how={how!r}, rounds={rounds}, ops={ops}, exact_holes={exact_holes}) with "
+            f"{len(fleet.writers)} writers"
         ) from error

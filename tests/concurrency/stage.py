@@ -64,7 +64,7 @@ class Stage:
     def begin(self) -> None:
         """Start over with new hashes; the index has to be empty."""
         self._salt += 1
-        self.oracle = Oracle()
+        self.oracle = Oracle(self.index.segment.exact_holes)
         self.queries: set[tuple[int, ...]] = set()
 
     # -- writing ----------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class Stage:
 
     def after(self, op: Op) -> Oracle:
         """What the oracle will say when an operation has been applied, or refused."""
-        after = Oracle(places=self.oracle.places)
+        after = Oracle(self.oracle.exact_holes, self.oracle.places)
         for rank in self.oracle.ranks():
             mine = self.oracle.of(rank)
             for hash_, place in mine.place_of.items():

@@ -28,6 +28,16 @@ def test_contest(fleet: Fleet, kind: str, leaf_first: bool, how: str) -> None:
         assert totals.ops == 1200 and totals.finds > 0
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_contest_with_exact_holes(fleet: Fleet, kind: str) -> None:
+    """The same, where a score at rest is the held prefix, whatever was removed."""
+    for seed in range(SEEDS):
+        number = 500 + 8 * seed + KINDS.index(kind)
+        how = "batch" if number % 2 else "calls"
+        totals = contest(fleet, number, kind, False, how, rounds=4, ops=100, exact_holes=True)
+        assert totals.ops == 1200 and totals.finds > 0
+
+
 def test_contest_in_a_full_segment(fleet: Fleet) -> None:
     """Stores are refused for want of nodes all the time; a refused one has changed nothing."""
     small = Capacity(blocks=200, workers=16, lanes=4, nodes=1, extents=1)

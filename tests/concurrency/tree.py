@@ -31,7 +31,7 @@ from shmtrie.segment import Segment
 
 @dataclass
 class Node:
-    """One node; depths in blocks from the root, `cover` gives the cutoff in the edge by slot."""
+    """One node; depths in blocks from the root, `cover` gives (start, cutoff) in the edge by slot."""
 
     number: int
     start: int
@@ -41,7 +41,7 @@ class Node:
     space: int
     local: list[int]
     external: list[int]
-    cover: dict[int, int]
+    cover: dict[int, tuple[int, int]]
 
     @property
     def length(self) -> int:
@@ -87,7 +87,8 @@ class Tree:
 
     def blocks(self, slot: int) -> int:
         """Blocks that the rank in a slot covers."""
-        return sum(min(node.cover.get(slot, 0), node.length) for node in self.nodes.values())
+        parts = ((n.length, n.cover[slot]) for n in self.nodes.values() if slot in n.cover)
+        return sum(min(cutoff, length) - start for length, (start, cutoff) in parts)
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -102,12 +103,13 @@ class Tree:
         start, end, capacity = begin & M32, tail & M31, edge >> 32
         columns = self._line(edge & M32, capacity * 2)
         length = max(0, min(end - start, capacity))
-        cover: dict[int, int] = {}
+        cover: dict[int, tuple[int, int]] = {}
         for slot, low in self._words_of(record, head):
             if slot in cover:
                 self.problems.append(f"node {number}: slot {slot} twice")
-            if low & M12 and not (low >> COV_START) & M12:
-                cover[slot] = low & M12
+            first, cutoff = (low >> COV_START) & M12, low & M12
+            if first < min(cutoff, length):  # a word that begins behind the end covers nothing
+                cover[slot] = first, cutoff
         directory = int(record["alias"])
         if directory:
             for word in self._line(directory & M32, directory >> 32):
@@ -174,7 +176,7 @@ class Tree:
             if lost:
                 self.problems.append(f"{name}: covered by slots {lost}, which are not in use")
         for node in self.nodes.values():
-            most = max(node.cover.values(), default=0)
+            most = max((cutoff for _, cutoff in node.cover.values()), default=0)
             if not children[node.space] and most < node.length:
                 what = "empty node" if most == 0 else f"tail behind {most} blocks that nobody covers"
                 self.problems.append(f"node {node.number} [{node.start}, {node.end}): {what}")

@@ -22,6 +22,7 @@ class Case(NamedTuple):
     setup: str
     script: str
     capacity: Capacity | None = None
+    exact_holes: bool = False
 
 
 def _aliases(rank: int, path: str, first: int) -> str:
@@ -93,6 +94,28 @@ CASES = {
     "removal of a worker": Case("S 1 1-6; S 1/1 1-4; S 2 1-6; S 2 1-3,9; S 1 7-9", "W 1"),
 }
 
+_HOLES = {
+    "removal in the middle": Case("S 1 1-6; S 2 1-6; S 3 1-8", "R 1 1-6 @ 3"),
+    "removal of two runs": Case("S 1 1-9; S 2 1-4", "R 1 1-9 @ 2,3,6,9"),
+    "removal of the head": Case("S 1 1-6; S 2 1-6", "R 1 1-6 @ 1,2"),
+    "removal of the last behind a hole": Case("S 1 1-6; S 2 1-3; R 1 1-6 @ 1-5", "R 1 1-6 @ 6"),
+    "removal of own hashes in the middle": Case(
+        _aliases(2, "1,2,3,4,5", 801) + "; " + _aliases(1, "1,2,3,4,5", 901), "R 1 #902,904"
+    ),
+    "store in front of a kept part": Case("S 1 1-6; S 2 1-6; R 1 1-6 @ 1-4", "S 1 1,2"),
+    "store that closes a hole": Case("S 1 1-6; S 2 1-6; R 1 1-6 @ 1-3", "S 1 1-3"),
+    "store behind a hole": Case("S 1 1-6; S 2 1-6; R 1 1-6 @ 1,2", "S 1 1-6 + 7,8"),
+    "hash from the middle of elsewhere": Case(
+        _aliases(1, "1,2,3,4,5", 901) + "; " + _aliases(2, "1,2,3,4", 801), "X 1 . + 7:903,8:908"
+    ),
+    "hashes from two places elsewhere": Case(
+        _aliases(1, "1,2,3,4,5,6", 901) + "; " + _aliases(2, "1,2,3,4", 801), "X 1 . + 7:902,8:904"
+    ),
+    "split around a hole": Case("S 1 1-8; S 2 1-8; R 1 1-8 @ 1-3", "S 2 1,2,9"),
+    "clear with holes": Case("S 1 1-8; S 2 1-8; R 1 1-8 @ 2,5,6; S 1 7-9; R 1 7-9 @ 1", "C 1"),
+}
+CASES |= {"exact: " + name: case._replace(exact_holes=True) for name, case in _HOLES.items()}
+
 
 def deaths(name: str, first: int, seeds: int) -> dict[str, Any]:
     """Let a case die; what came of it."""
@@ -107,7 +130,7 @@ def deaths(name: str, first: int, seeds: int) -> dict[str, Any]:
         return {"deaths": sweep.deaths, "nested": sweep.nested, "sites": sorted(sweep.sites)}
     case, answer = CASES[name], {"deaths": 0, "nested": 0, "kills": 0}
     sites: set[int] = set()
-    with open_stage(capacity=case.capacity) as stage:
+    with open_stage(capacity=case.capacity, exact_holes=case.exact_holes) as stage:
         for seed in range(first, first + seeds):
             one = Sweep(stage, seed if case.capacity is None else 0)
             one.run(case.setup, case.script)

@@ -89,12 +89,15 @@ class Recovering(WriterContext):
 
 
 @contextmanager
-def open_stage(lanes: dict[Rank, int] | None = None, capacity: Capacity | None = None) -> Iterator[Stage]:
+def open_stage(
+    lanes: dict[Rank, int] | None = None, capacity: Capacity | None = None, exact_holes: bool = False
+) -> Iterator[Stage]:
     """A segment with three lanes of this process."""
     assert hooks.TEST_BUILD, "set SHMTRIE_TEST_BUILD=1"
     shmtrie.lanework.WriterContext = Recovering  # type: ignore[misc]
     name, board = segment_name("crash"), Board()
-    with Index.create(name, capacity or Capacity(blocks=4_000, workers=64, lanes=4)) as index:
+    capacity = capacity or Capacity(blocks=4_000, workers=64, lanes=4)
+    with Index.create(name, capacity, exact_holes=exact_holes) as index:
         try:
             cast = Cast([Local(board) for _ in range(3)], [Local(board)])
             for actor in (*cast.writers, *cast.readers):
