@@ -12,7 +12,7 @@ from shmtrie.atomics import fence_acquire, ld64, ld64a, pl64, ps64
 from shmtrie.kernels.aliases import own_hash
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.context import BUSY, C_SEEN, FULL, HOLE, OK, RETRY, get
-from shmtrie.kernels.coverage import cut_short
+from shmtrie.kernels.coverage import cut_short, word_begin
 from shmtrie.kernels.edges import edge_fits
 from shmtrie.kernels.hooks import Site, at
 from shmtrie.kernels.places import own_word
@@ -86,7 +86,8 @@ def _remove_run(ctx, slot, rows, i, n, external):
         if edge_fits(ctx, ld64(a + N_EDGE)) and depth >= start:
             if own_hash(ctx, a, slot, low, depth - start) == pl64(external + index * 8):
                 status = OK
-            while i + taken < n and lo > start:
+            # not below its beginning: an alias extent still has the hashes that went from there
+            while i + taken < n and lo - start > word_begin(low):
                 below = pl64(external + (pl64(rows + (i + taken) * 16 + 8) & INDEX) * 8)
                 if own_hash(ctx, a, slot, low, lo - 1 - start) != below:
                     break

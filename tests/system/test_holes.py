@@ -226,3 +226,16 @@ def test_nodes_never_exceed_what_is_held_or_above_it(index: Index, length: int) 
             left = [b for b in left if b not in gone]
             assert nodes(index) <= max(left, default=0)
         assert claimed(index) == (0, 0, 0) and entries(w) == (0, 0)
+
+
+def test_a_hash_that_has_left_an_alias_extent(index: Index) -> None:
+    """It still stands there, in front of where the rank begins; one event removes it where it is now, too."""
+    with index.writer() as w:
+        w.store(2, None, [50, 51], [900, 101])
+        w.store(2, None, CHAIN, [200 + b for b in CHAIN])
+        w.store(1, None, CHAIN, [100 + b for b in CHAIN])
+        w.store(1, None, [50, 51], [900, 101])
+        assert scores(index, [50, 51]) == {(1, 0): 2, (2, 0): 2} and scores(index, CHAIN) == {(2, 0): 8}
+        w.remove(1, [102, 103, 104, 105, 106, 107, 108, 101, 900])
+        assert scores(index, [50, 51]) == {(2, 0): 2}
+        assert [info.blocks for info in index.workers()] == [10, 0]
