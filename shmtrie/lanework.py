@@ -8,6 +8,9 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Callable
+
+import numpy as np
 
 from . import errors
 from .contexts import WriterContext, signed
@@ -18,6 +21,7 @@ from .kernels import context as c
 from .kernels.reclaim import SCAN_STEP
 from .laneinfo import lane_info
 from .lanes import LaneSeat
+from .layout import LANE_FREE
 from .ranks import RankRegistry
 from .segment import Segment
 
@@ -31,6 +35,7 @@ _TABLES = {
 }
 
 
+LOOK_EVERY = 0.02  # seconds between two looks at a lane that is in the way of a reclaim
 _ROOM = (c.GROW, c.GROW_ALIASES, c.SCRATCH, c.ROWS)  # a private table has to grow
 
 _KERNELS = (
@@ -38,6 +43,7 @@ _KERNELS = (
     batch.apply_events,
     batch.sweep_slot,
     batch.tidy_up,
+    batch.take_todo,
     batch.lookup_move,
     batch.aliases_move,
     batch.adopt_slot,
@@ -73,6 +79,7 @@ class LaneWork:
         self.segment = segment
         self.patience = patience
         self._turn = threading.Lock()
+        self._next_look = 0.0
         # now, not while others wait for what this lane holds: loading a kernel takes some 15 ms
         for kernel in _KERNELS:
             kernel.compile()
@@ -98,7 +105,9 @@ class LaneWork:
         """Make the seat this writer's: recovered, active, and what earlier holders left is done."""
         lane = self.seat.lane
         self.context = WriterContext(self.segment, lane)
-        self.ranks = RankRegistry(self.segment, self.context, lane, self.patience, self.recover_lane)
+        self.ranks = RankRegistry(
+            self.segment, self.context, lane, self.patience, self.recover_lane, self.recover_dead
+        )
         if self.seat.was_dead:
             self._recover(self.seat, self.context, max(1.0, self.patience))
         else:
@@ -109,7 +118,7 @@ class LaneWork:
 
     def turn(self) -> Turn:
         """A context in which this thread, and no other, works, and the seat is still ours."""
-        return Turn(self._turn, self.seat, self.segment)
+        return Turn(self._turn, self.seat, self.segment, self._unblock)
 
     def end(self) -> None:
         """Give the ranks and the seat back; without effect on a seat that is lost or the parent's."""
@@ -132,10 +141,20 @@ class LaneWork:
         for _ in range(self.segment.section_count("nodes") // SCAN_STEP + 2):
             if batch.tidy_up(self.context.address) == c.OK or time.monotonic() > deadline:
                 break
+            self.recover_lane(self.context.get(c.C_TODO_LANE) - 1)
+
+    def _unblock(self) -> None:
+        """Where a dead lane is in the way of a reclaim, recover it: nobody else may meet its gates."""
+        lane = self.context.get(c.C_TODO_LANE) - 1
+        if lane >= 0 and time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + LOOK_EVERY  # it may be alive, and stopped
+            if self.recover_lane(lane):
+                batch.tidy_up(self.context.address)
 
     def settle(self, parts: EventParts, with_id: bool) -> EventStatus:
         """Apply one event until it is settled: tables grown, the rank registered, gates waited for."""
         status = self._attempts(parts, with_id)
+        self.context.words[c.C_FINAL] = 0
         if status != EventStatus.OK:
             self.ranks.refused(parts.rank, status)
         return status
@@ -157,6 +176,7 @@ class LaneWork:
         )
         deadline = None
         pause = 20e-6
+        context.words[c.C_FINAL] = 0
         while True:
             status = batch.apply_event(context.address, *arguments)
             if status in _ROOM:
@@ -181,6 +201,9 @@ class LaneWork:
                     return EventStatus.BUSY
                 time.sleep(pause * random.uniform(0.5, 1.5))
                 pause = min(pause * 2, 2e-3)
+            elif status == c.FULL and context.get(c.C_FINAL) == 0:
+                # what dead writers had reserved is free once they are recovered
+                context.words[c.C_FINAL] = 1 - self.recover_dead()
             elif status not in _ROOM:
                 return EventStatus(status)
 
@@ -224,6 +247,11 @@ class LaneWork:
         self.ranks.disown(seat.lane)  # before: who finds the lane free need not look for ranks
         seat.recovered()
 
+    def recover_dead(self) -> bool:
+        """Recover all lanes whose holders are dead; whether there was one."""
+        used = np.flatnonzero(self.segment.view("lanes")["state"] != LANE_FREE)
+        return any([self.recover_lane(int(lane)) for lane in used])
+
     def recover_lane(self, lane: int) -> bool:
         """If the holder of a lane is dead, recover it, and its ranks are free; whether that was so."""
         if not 0 <= lane < self.segment.capacity.lanes or lane == self.seat.lane:
@@ -235,7 +263,9 @@ class LaneWork:
         try:
             dead = seat.was_dead
             if dead:
-                self._recover(seat, WriterContext(self.segment, lane), self.patience)
+                context = WriterContext(self.segment, lane)
+                self._recover(seat, context, self.patience)
+                batch.take_todo(self.context.address, context.address)
             else:
                 self.ranks.disown(lane)
             return dead
@@ -246,12 +276,15 @@ class LaneWork:
 
 
 class Turn:
-    """One thread at a time, and the seat is still ours."""
+    """One thread at a time, and the seat is still ours; `after` is called at the end."""
 
-    def __init__(self, lock: threading.Lock, seat: LaneSeat, segment: Segment) -> None:
+    def __init__(
+        self, lock: threading.Lock, seat: LaneSeat, segment: Segment, after: Callable[[], None]
+    ) -> None:
         self._lock = lock
         self._seat = seat
         self._segment = segment
+        self._after = after
 
     def __enter__(self) -> None:
         self._seat.check()  # before the lock: a forked child may have inherited a locked one
@@ -265,5 +298,9 @@ class Turn:
             self._lock.release()
             raise
 
-    def __exit__(self, *exception: object) -> None:
-        self._lock.release()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._after()
+        finally:
+            self._lock.release()

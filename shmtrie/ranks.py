@@ -37,8 +37,8 @@ class RankRegistry:
         The lane.
     patience : float
         Seconds to wait for other lanes.
-    recover_lane : callable
-        Recovers a lane if its holder is dead.
+    recover_lane, recover_dead : callable
+        Recovers a lane if its holder is dead; recovers all such lanes.
     """
 
     def __init__(
@@ -48,8 +48,9 @@ class RankRegistry:
         lane: int,
         patience: float,
         recover_lane: Callable[[int], bool],
+        recover_dead: Callable[[], bool],
     ) -> None:
-        self._recover_lane = recover_lane
+        self._recover_lane, self._recover_dead = recover_lane, recover_dead
         self._segment = segment
         self._context = context
         self._lane = lane
@@ -91,6 +92,7 @@ class RankRegistry:
                 return EventStatus.OK
             slot = registry.registry_assign(self._context.address, signed(rank.worker_id), rank.dp_rank)
             if slot < 0:
+                self._recover_dead()
                 self._mark_abandoned()
                 self._sweep_dying()
                 slot = registry.registry_assign(self._context.address, signed(rank.worker_id), rank.dp_rank)
@@ -115,17 +117,21 @@ class RankRegistry:
         context = self._context
         registry.registry_own(context.address, slot, owner, self._lane + 1)
         counted: tuple[int, ...] = ()
-        for _ in range(1_000):  # until two passes agree: no lane has split in between
+        for _ in range(64):  # until two passes agree: no lane has split in between
             before, counted = counted, batch.covered_blocks(context.address, slot)
             if counted == before:
                 break
         plain, aliased, _ = counted
         self._states["blocks"][slot] = plain + aliased
         context.mine[slot] = c.ALL_ONES  # before: a table that grows keeps only what a rank of the lane needs
-        context.grow(plain)
-        context.grow_aliases(aliased)
-        while (status := batch.adopt_slot(context.address, slot)) != c.OK:
-            context.grow_for(status)
+        try:
+            context.grow(plain)
+            context.grow_aliases(aliased)
+            while (status := batch.adopt_slot(context.address, slot)) != c.OK:
+                context.grow_for(status)
+        except BaseException:  # else others of the lane count on entries that were not made
+            context.mine[slot] = 0
+            raise
         context.map_rank(rank.worker_id, rank.dp_rank, slot, self._generation(slot))
 
     def _registering(self) -> AbstractContextManager[None]:
@@ -137,16 +143,14 @@ class RankRegistry:
         it.
         """
         slot = self._find(rank)
-        if slot < 0:
-            return
-        if self._states["known"][slot]:
-            self._states["degraded"][slot] = 1
-        else:
-            # Nothing was stored (a commit makes the rank known), so there is nothing to sweep. A busy
-            # registry leaves the slot to the rank's next event, or to whoever looks for a free one.
+        if slot >= 0 and not (self._states["known"][slot] and self._states["degraded"][slot]):
+            # A busy registry leaves the slot to the rank's next event, or to whoever looks for a free one.
             with suppress(Busy), self._registering():
-                slot = self._find(rank)  # anew: while we waited it may have gone to another rank
-                if slot >= 0 and self._owner(slot) == self._lane + 1 and not self._states["known"][slot]:
+                slot = self._find(rank)  # anew: it may have gone to another rank by now
+                if slot >= 0 and self._states["known"][slot]:
+                    self._states["degraded"][slot] = 1
+                elif slot >= 0 and self._owner(slot) == self._lane + 1:
+                    # nothing was stored (a commit makes the rank known), so there is nothing to sweep
                     registry.registry_mark(self._context.address, slot)
                     registry.registry_free(self._context.address, slot)
                     self._context.unmap_slot(slot)

@@ -111,12 +111,14 @@ def _link(ctx, a, word):
         st64(y + k * 8, ld64(line_at(ctx, head & M32) + k * 8))
     st64(y + words * 8, word)
     fresh = line | (want << 32)
+    if head != 0 and free_later(ctx, head & M32) != OK:
+        return FULL
     if log_undo(ctx, LOG_BUMP, a, 0, 0) != OK or log_undo(ctx, LOG_CAS64, a + N_ALIAS, head, fresh) != OK:
         return FULL
     st64r(a + N_ALIAS, fresh)
     at(ctx, Site.ALIAS_LINKED)
     bump(a)
-    return free_later(ctx, head & M32) if head != 0 else OK
+    return OK
 
 
 @jit

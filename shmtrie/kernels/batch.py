@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from shmtrie.atomics import ld32, ld64, ld64s, pl8, pl64, ps8, st32, st64
+from shmtrie.atomics import ld32, ld64, ld64s, lshr, pl8, pl64, ps8, st32, st64, st64r
 from shmtrie.kernels.alias_lookup import alias_entries_rehash, alias_entry_put, alias_entry_room
 from shmtrie.kernels.build import entry, inl, jit
+from shmtrie.kernels.children import space_owner
 from shmtrie.kernels.context import (
     BUSY,
     C_BUSY_LANE,
+    C_FINAL,
     C_HEADER_EPOCH,
     C_HOLES,
     C_LANE,
+    C_N_NODES,
     C_NEEDED,
+    C_RECORD,
     C_SEEN_MASK,
     C_STATES,
+    FULL,
     GROW,
     GROW_ALIASES,
     NO_BLOCK,
@@ -32,7 +37,7 @@ from shmtrie.kernels.edges import edge_length
 from shmtrie.kernels.holes import remove_exactly
 from shmtrie.kernels.lookup import lookup_has, lookup_put, lookup_rehash, lookup_room, mix
 from shmtrie.kernels.places import FOUND, HOPS, hash_at, own_alias, own_word, reached_suffix
-from shmtrie.kernels.protocol import count, has_todo, node_at
+from shmtrie.kernels.protocol import count, has_todo, node_at, push_todo
 from shmtrie.kernels.reclaim import work_todo
 from shmtrie.kernels.registry import rank_slot, refresh_mine, slot_generation, slot_owner, state_at
 from shmtrie.kernels.remove import remove, sweep
@@ -44,6 +49,9 @@ from shmtrie.layout import (
     H_EPOCH,
     H_NODES_HIGH,
     H_RETIRED,
+    L_NTODO,
+    L_TODO,
+    L_TODO_SCAN,
     M12,
     M32,
     N_START,
@@ -88,6 +96,12 @@ def _mark(ctx, slot, kind, status, event_id, has_event_id):
             st32(s + R_HAS_EVENT_ID, 1)
     elif ld32(s + R_KNOWN) != 0:
         st32(s + R_DEGRADED, 1)
+
+
+@inl
+def _is_held_up(ctx, status):
+    """Another lane is in the way, or may be: a dead one has reserved what a table lacks."""
+    return status == BUSY or (status == FULL and get(ctx, C_FINAL) == 0)
 
 
 @jit
@@ -136,7 +150,7 @@ def apply_one(ctx, kind, worker_id, dp_rank, has_parent, parent, local, external
     else:
         status, _ = sweep(ctx, slot, 1)
     # not settled yet: what a rank and the counters say of it is the caller's to decide
-    if status == ROWS or status == GROW_ALIASES or status == BUSY:
+    if status == ROWS or status == GROW_ALIASES or _is_held_up(ctx, status):
         finish(ctx)
         return status
     # inside the operation: afterwards the slot may be another rank's
@@ -173,7 +187,8 @@ def apply_events(ctx, columns, first, last, statuses):
     Notes
     -----
     Stops, with nothing of that event done, at a rank that the lane's map does not know, at a private table
-    that has to grow, and at BUSY; these are the caller's to settle.
+    that has to grow, at a full table (a dead lane may be what fills it) and at BUSY; these are the caller's
+    to settle.
     """
     kinds, workers, ranks = pl64(columns), pl64(columns + 8), pl64(columns + 16)
     parents_given, parents, offsets = pl64(columns + 24), pl64(columns + 32), pl64(columns + 40)
@@ -196,7 +211,7 @@ def apply_events(ctx, columns, first, last, statuses):
             pl64(ids + i * 8),
             1,
         )
-        if status >= GROW or status == BUSY or status == RETIRED:
+        if status >= GROW or status == RETIRED or _is_held_up(ctx, status):
             return i, status
         ps8(statuses + i, status)
     return last, OK
@@ -219,6 +234,23 @@ def tidy_up(ctx):
     work_todo(ctx)
     finish(ctx)
     return TODO if has_todo(ctx) else OK
+
+
+@entry("int64(int64, int64)")
+def take_todo(ctx, other):
+    """Take over the to-do list of a lane that was recovered; `other` is the context of its recovery.
+
+    Crash: what is on both lists is tested twice, which is harmless.
+    """
+    r = get(other, C_RECORD)
+    n = pl64(r + L_NTODO)
+    for k in range(n):
+        push_todo(ctx, ld64(r + L_TODO + k * 8))
+    if pl64(r + L_TODO_SCAN) != 0:
+        st64r(get(ctx, C_RECORD) + L_TODO_SCAN, get(ctx, C_N_NODES))
+    st64r(r + L_TODO_SCAN, 0)
+    st64r(r + L_NTODO, 0)
+    return n
 
 
 # ---------------------------------------------------------------------------- private tables
@@ -298,7 +330,9 @@ def covered_blocks(ctx, slot):
     for node in range(1, high):
         a = node_at(ctx, node)
         low = own_word(ctx, a, slot)
-        if low != 0:
+        space = lshr(ld64(a + N_START), 32)
+        # not a suffix whose split has stopped before its commit: the prefix has its blocks
+        if low != 0 and (space == 0 or space_owner(ctx, space) != 0):
             blocks = word_blocks(low, edge_length(a))
             if (low & COV_ALIAS) != 0:
                 aliased += blocks

@@ -133,8 +133,9 @@ def _read_list(ctx, chk, r, k, n, making):
         word, old, new = ld64(e), ld64(e + 8), ld64(e + 16)
         kind, address = lshr(word, LOG_KIND), get(ctx, C_BASE) + (word & OFFSET_MASK)
         bits = M_NAMED
-        if kind == LOG_CAS32:
-            bits = making
+        inside = get(ctx, C_BASE) <= address < get(ctx, C_EXTENTS) + get(ctx, C_N_LINES) * LINE
+        if kind == LOG_CAS32 and inside and ld32(address) == new:
+            bits = making  # its claim; without it somebody else has what is named by now
         elif kind == LOG_FREE:
             bits = M_NAMED | M_FREED
         _name(ctx, chk, address, bits)

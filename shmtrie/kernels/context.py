@@ -80,6 +80,8 @@ from shmtrie.kernels.build import inl
     C_FULL_TABLE,  # which table was full
     C_BUSY_LANE,
     C_BUSY_NODE,
+    C_TODO_LANE,  # lane + 1 that keeps a node on the to-do list, or that has to test one itself; 0 none
+    C_FINAL,  # 1: a full table is the answer; 0: the handle looks for dead lanes first
     C_WITHDREW,  # 1: the last gate that was busy had been owned, and was let go again
     C_NEEDED,  # how much room a kernel asks for
     C_QUERY_VIEW,  # Py_buffer of the builtin, and the word behind it: address of None
@@ -91,7 +93,7 @@ from shmtrie.kernels.build import inl
     C_REST_NODE,  # the node that gets them as a child
     C_REST_DEPTH,
     C_TOP,  # the first of the new nodes
-) = cast("list[int]", [np.int64(k) for k in range(68)])  # no plain ints: helpers are then compiled once
+) = cast("list[int]", [np.int64(k) for k in range(70)])  # no plain ints: helpers are then compiled once
 C_HOOK = 120  # control array of the test build
 
 CONTEXT_WORDS = 128

@@ -115,13 +115,13 @@ def edge_extend(ctx, a, local, external, blocks, internal):
         longer = edge_copy(ctx, a, have, (min(want, MAX_EDGE) + 3) >> 2)
         if longer == 0:
             return FULL
+        if free_later(ctx, edge & M32) != OK:
+            return FULL
         if log_undo(ctx, LOG_BUMP, a, 0, 0) != OK or log_undo(ctx, LOG_CAS64, a + N_EDGE, edge, longer) != OK:
             return FULL
         st64r(a + N_EDGE, longer)
         at(ctx, Site.EDGE_PUBLISHED)
         bump(a)
-        if free_later(ctx, edge & M32) != OK:
-            return FULL
         edge = longer
     # a reader that reads one of these words also sees the bump of the truncation that dropped it (M6b)
     fence_release()

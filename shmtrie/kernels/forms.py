@@ -91,13 +91,13 @@ def cov_grow(ctx, a, slot):
     word_at = y + n * 8 if to_list else y + slot * 4
     if to_list:
         st64(word_at, make_word(slot, 0, 0))
+    if head != 0 and free_later(ctx, head & M32) != OK:
+        return FULL, 0, 0, 1
     if log_undo(ctx, LOG_BUMP, a, 0, 0) != OK or log_undo(ctx, LOG_CAS64, a + N_COVERAGE, head, fresh) != OK:
         return FULL, 0, 0, 1
     st64r(a + N_COVERAGE, fresh)
     at(ctx, Site.HEAD_PUBLISHED)
     bump(a)
-    if head != 0 and free_later(ctx, head & M32) != OK:
-        return FULL, 0, 0, 1
     return OK, word_at, COV_PRESENT if to_list else 0, 1 if to_list else 0
 
 

@@ -115,7 +115,7 @@ def claim_node(ctx):
                     return 0
                 continue
             high = get(ctx, C_HEADER_EPOCH) - H_EPOCH + H_NODES_HIGH
-            for _ in range(64):
+            for _ in range(1 << 20):  # each turn but the last one is another lane's that claims
                 h = ld64(high)
                 if h > node or cas64(high, h, node + 1) != 0:
                     break

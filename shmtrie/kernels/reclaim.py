@@ -12,7 +12,18 @@ from shmtrie.atomics import ld32, ld64, lshr, pl64, st64, st64r
 from shmtrie.kernels.aliases import aliases_free_later, directory_fits
 from shmtrie.kernels.build import jit
 from shmtrie.kernels.children import child_count, first_hash
-from shmtrie.kernels.context import C_NODE_CLAIMS, C_RECORD, C_WITHDREW, OK, get
+from shmtrie.kernels.context import (
+    C_BUSY_LANE,
+    C_BUSY_NODE,
+    C_FULL_TABLE,
+    C_NODE_CLAIMS,
+    C_RECORD,
+    C_TODO_LANE,
+    C_WITHDREW,
+    OK,
+    get,
+    put,
+)
 from shmtrie.kernels.coverage import cov_max
 from shmtrie.kernels.edges import edge_copy
 from shmtrie.kernels.extents import free_later
@@ -119,6 +130,7 @@ def tidy_held(ctx, node):
     claim = ld32(claim_at)
     status, word_at = child_lock(ctx, space, first_hash(ctx, a), node)
     if status != OK:
+        put(ctx, C_TODO_LANE, get(ctx, C_BUSY_LANE) + 1)
         return
     log_redo(ctx, LOG_UNLINK, word_at, ld64(word_at), space)
     free_later(ctx, ld64(a + N_EDGE) & M32)
@@ -137,6 +149,7 @@ def _tidy(ctx, node):
     if needs_test(ctx, node) == 0:
         return 0
     if gate_exclusive(ctx, node) != OK:
+        put(ctx, C_TODO_LANE, get(ctx, C_BUSY_LANE) + 1)
         # The holder tests when it lets go. But who tried and withdrew may have made it leave the node to us.
         return get(ctx, C_WITHDREW)
     tidy_held(ctx, node)
@@ -161,7 +174,7 @@ def _work_scan(ctx, r):
 
 @jit
 def work_todo(ctx):
-    """Work off the to-do list; what cannot be done now stays on it.
+    """Work off the to-do list; what cannot be done now stays on it, and TODO_LANE says who is in the way.
 
     Notes
     -----
@@ -169,6 +182,9 @@ def work_todo(ctx):
     none. A parent that comes onto the list takes the place of its child and is next.
     """
     r = get(ctx, C_RECORD)
+    # what the operation has to say of itself is not about these nodes
+    lane, busy, table = get(ctx, C_BUSY_LANE), get(ctx, C_BUSY_NODE), get(ctx, C_FULL_TABLE)
+    put(ctx, C_TODO_LANE, 0)
     k = pl64(r + L_NTODO) - 1
     while k >= 0:
         if _tidy(ctx, ld64(r + L_TODO + k * 8)) != 0:
@@ -181,3 +197,6 @@ def work_todo(ctx):
             k -= 1
     if pl64(r + L_TODO_SCAN) != 0:
         _work_scan(ctx, r)
+    put(ctx, C_BUSY_LANE, lane)
+    put(ctx, C_BUSY_NODE, busy)
+    put(ctx, C_FULL_TABLE, table)

@@ -73,6 +73,21 @@ def registry_find(ctx, worker_id, dp_rank):
     return -1
 
 
+REDATED = (1 << 20) - 1  # so many epochs
+
+
+@jit
+def _redate(ctx, epoch):
+    """Let slots that are very old seem younger: a reader would take them for ones that were assigned after
+    its call. Registry lock held.
+    """
+    for slot in range(get(ctx, C_N_SLOTS)):
+        state = ld64s(state_at(ctx, slot))
+        if ((epoch - lshr(state, SLOT_EPOCH)) & M32) > 1 << 30:
+            then = (epoch - (1 << 30)) & M32
+            cas64(state_at(ctx, slot), state, (state & M32) | (then << SLOT_EPOCH))
+
+
 @jit
 def _publish_epoch(ctx, step, more):
     """Store the epoch word, moved by `step`, with the DYING slots counted anew, and `more`; the epoch.
@@ -86,6 +101,8 @@ def _publish_epoch(ctx, step, more):
         dying += (ld64(state_at(ctx, slot)) & 0xFF) == SLOT_DYING
     epoch = lshr(ld64s(epoch_at), EPOCH) + step
     st64s(epoch_at, (epoch << EPOCH) | dying)
+    if (epoch & REDATED) == 0:
+        _redate(ctx, epoch)
     return epoch
 
 

@@ -85,9 +85,11 @@ def cut(ctx, slot, node, depth, top, exact):
             if not alone:
                 release(ctx)
                 return RETRY
-            alias_drop(ctx, a, slot)
         # the lists begin empty: they cannot be full
         log_word(ctx, slot, word_at, wide, low, new)
+        if new == 0 and (low & COV_ALIAS) != 0:
+            # behind the word: a reader that still counts the rank finds its hashes
+            alias_drop(ctx, a, slot)
         log_blocks(ctx, slot, word_blocks(new, end - start) - word_blocks(low, end - start))
         commit(ctx)
         at(ctx, Site.WORD_CUT)

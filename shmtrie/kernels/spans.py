@@ -131,7 +131,11 @@ def turn_span(ctx, span, size, keep):
         pop_undo(ctx)
         return 0
     if old > SPAN_LINES:  # an extent of several spans: the others come free as well
-        for k in range(1, old // SPAN_LINES):
+        n = 1
+        while n < old // SPAN_LINES and (ld64(span_word_at(ctx, span + n)) & 0xFFFF) == SPAN_TAIL:
+            n += 1
+        for j in range(1, n):
+            k = n - j
             tail_at = span_word_at(ctx, span + k)
             tail = ld64(tail_at)
             if (

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from shmtrie.capacity import Capacity
 from tests.crash import wide
+from tests.crash.lapses import LAPSES
 from tests.crash.sweep import Sweep, open_stage, two_dead_lanes
 
 
@@ -122,6 +123,9 @@ def deaths(name: str, first: int, seeds: int) -> dict[str, Any]:
     if name == TWO_DEAD:
         with open_stage() as stage:
             two_dead_lanes(stage, first)
+        return {}
+    if name in LAPSES:
+        LAPSES[name]()
         return {}
     if name == WIDE:
         with open_stage(capacity=wide.CAPACITY) as stage:

@@ -20,6 +20,7 @@ import pytest
 
 from shmtrie.kernels.hooks import Site
 from tests.crash.cases import CASES, TWO_DEAD, WIDE
+from tests.crash.lapses import LAPSES
 
 pytestmark = pytest.mark.race
 
@@ -113,6 +114,12 @@ def test_deaths(servers: tuple[Server, Server], name: str) -> None:
 def test_two_dead_lanes_in_one_place(servers: tuple[Server, Server], way: int) -> None:
     """The recovery of the one needs a lock that the other holds: both are recovered."""
     _counted(servers[0].ask(TWO_DEAD, way, 1))
+
+
+@pytest.mark.parametrize("name", LAPSES)
+def test_lapses(servers: tuple[Server, Server], name: str) -> None:
+    """See ``tests.crash.lapses``."""
+    _counted(servers[0].ask(name, 0, 1))
 
 
 def test_deaths_where_arrays_are_extents_of_several_spans(servers: tuple[Server, Server]) -> None:
