@@ -200,6 +200,18 @@ def zero_line(typingctx, to):
 
 
 @intrinsic
+def count16(typingctx, to, first):
+    """Store the u32 first, first + 1, ... first + 15."""
+
+    def codegen(context, b, sig, args):
+        steps = ir.Constant(_V16, list(range(16)))
+        _store16(b, b.add(_splat(b, b.trunc(args[1], _i32), 16), steps), args[0])
+        return _ZERO
+
+    return I(I, I), codegen
+
+
+@intrinsic
 def copy_record(typingctx, to, source):
     """Copy 16 bytes."""
     pair = ir.VectorType(_i64, 2)

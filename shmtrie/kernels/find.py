@@ -21,7 +21,7 @@ from shmtrie.kernels.context import (
 )
 from shmtrie.kernels.walk import walk
 from shmtrie.layout import EPOCH, M32, R_BLOCKS, R_STATE, RANK_STATE_BYTES, SLOT_ACTIVE, SLOT_EPOCH
-from shmtrie.vectors import copy_record, gt16
+from shmtrie.vectors import copy_line, copy_record, count16, gt16, zero_line
 
 
 @inl
@@ -37,6 +37,19 @@ def _emit(ctx, slot, k, details):
     if details:
         ps64(get(ctx, C_OUT_HASHES) + k * 8, pl64(get(ctx, C_HASHES) + slot * 8))
     return k + 1
+
+
+@inl
+def _emit_chunk(ctx, slot, k):
+    """Sixteen slots side by side, each of which has a depth."""
+    depths = get(ctx, C_DEPTHS) + slot * 4
+    records, out = get(ctx, C_RECORDS) + slot * 16, get(ctx, C_OUT_RECORDS) + k * 16
+    for i in range(0, 256, 64):
+        copy_line(out + i, records + i)
+    copy_line(get(ctx, C_OUT_DEPTHS) + k * 4, depths)
+    count16(get(ctx, C_SLOTS) + k * 4, slot)
+    zero_line(depths)
+    return k + 16
 
 
 @jit
@@ -79,6 +92,9 @@ def find(ctx, q, n, early, details):
         depths = get(ctx, C_DEPTHS)
         for i in range(0, dense, 16):
             m = gt16(depths + i * 4, -1, 0)
+            if m == 0xFFFF and not details:
+                k = _emit_chunk(ctx, i, k)
+                continue
             while m != 0:
                 k = _emit(ctx, i + ctz(m), k, details)
                 m &= m - 1

@@ -14,15 +14,29 @@ from __future__ import annotations
 
 from shmtrie.atomics import ctz, ld64, lshr, pl64, prefetch, ps64
 from shmtrie.kernels.build import inl, jit
-from shmtrie.kernels.context import C_LOOKUP, C_LOOKUP_MASK, C_LOOKUP_TOMBS, C_LOOKUP_USED, get, put
+from shmtrie.kernels.context import (
+    C_CUTS,
+    C_EXTENTS,
+    C_LOOKUP,
+    C_LOOKUP_MASK,
+    C_LOOKUP_TOMBS,
+    C_LOOKUP_USED,
+    C_N_NODES,
+    get,
+    put,
+)
 from shmtrie.kernels.coverage import word_covers
+from shmtrie.kernels.edges import edge_fits
 from shmtrie.kernels.places import FOUND, hash_at, own_most, own_word, place_of
-from shmtrie.kernels.protocol import count, node_at
-from shmtrie.layout import COUNTERS, COV_ALIAS, LINE, M32, N_START
+from shmtrie.kernels.protocol import count, node_at, scratch_get, scratch_put
+from shmtrie.layout import COUNTERS, COV_ALIAS, LINE, M32, N_EDGE, N_START
 from shmtrie.vectors import eq8
 
 TAG = (1 << 21) - 1
 OFFSET, PLACE_MASK = 21, 2047
+GROUP = 32  # entries that a rehash moves at a time, in the scratch area of a store's cuts
+(G_ENTRY, G_NODE, G_DEPTH, G_HASH) = range(4)
+G_WIDTH = 4
 LOOKUP_FILL = 7  # entries a line, beyond which the table grows
 REPAIRS = COUNTERS.index("repairs")
 
@@ -214,17 +228,39 @@ def lookup_rehash(ctx, old, lines):
     Those are left out that no rank of the lane needs: another lane's remove_worker, or a release, leaves
     them behind, and a rank that comes back enters its places once more.
     """
-    for k in range(lines * 8):
-        entry = pl64(old + k * 8)
-        if lshr(entry, 32) == 0:
-            continue
-        node, depth, h = place_of(ctx, lshr(entry, 32), (entry >> OFFSET) & PLACE_MASK)
-        x = mix(h)
-        if node == 0 or lshr(x, 43) != (entry & TAG):
-            continue
-        a = node_at(ctx, node)
-        offset = depth - (ld64(a + N_START) & M32)
-        if own_most(ctx, a) <= offset:
-            continue
-        if _address_of(ctx, x, (node << 32) | (offset << OFFSET) | lshr(x, 43)) == 0:
-            lookup_put(ctx, h, node, offset)
+    rows = get(ctx, C_CUTS)
+    k = 0
+    while k < lines * 8:
+        # a node, a hash and a line of the new table are far apart: each is asked for well before it is read
+        n = 0
+        while k < lines * 8 and n < GROUP:
+            entry = pl64(old + k * 8)
+            k += 1
+            if lshr(entry, 32) != 0 and lshr(entry, 32) < get(ctx, C_N_NODES):
+                scratch_put(rows, n, G_WIDTH, G_ENTRY, entry)
+                prefetch(node_at(ctx, lshr(entry, 32)))
+                n += 1
+        for i in range(n):
+            entry = scratch_get(rows, i, G_WIDTH, G_ENTRY)
+            edge = ld64(node_at(ctx, lshr(entry, 32)) + N_EDGE)
+            if edge_fits(ctx, edge):
+                word = lshr(edge, 32) + ((entry >> OFFSET) & PLACE_MASK)
+                prefetch(get(ctx, C_EXTENTS) + (edge & M32) * LINE + word * 8)
+        for i in range(n):
+            entry = scratch_get(rows, i, G_WIDTH, G_ENTRY)
+            node, depth, h = place_of(ctx, lshr(entry, 32), (entry >> OFFSET) & PLACE_MASK)
+            scratch_put(rows, i, G_WIDTH, G_NODE, node)
+            scratch_put(rows, i, G_WIDTH, G_DEPTH, depth)
+            scratch_put(rows, i, G_WIDTH, G_HASH, h)
+            lookup_prefetch(ctx, h)
+        for i in range(n):
+            node, h = scratch_get(rows, i, G_WIDTH, G_NODE), scratch_get(rows, i, G_WIDTH, G_HASH)
+            x = mix(h)
+            if node == 0 or lshr(x, 43) != (scratch_get(rows, i, G_WIDTH, G_ENTRY) & TAG):
+                continue
+            a = node_at(ctx, node)
+            offset = scratch_get(rows, i, G_WIDTH, G_DEPTH) - (ld64(a + N_START) & M32)
+            if own_most(ctx, a) <= offset:
+                continue
+            if _address_of(ctx, x, (node << 32) | (offset << OFFSET) | lshr(x, 43)) == 0:
+                lookup_put(ctx, h, node, offset)

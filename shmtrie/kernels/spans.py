@@ -92,6 +92,23 @@ def claim_line(ctx, line, word_at, word):
     return 1
 
 
+@inl
+def _let_tails_go(ctx, span, spans):
+    """The spans behind the first one of a free extent come free as well, the last one first.
+
+    So a death in between leaves those in front as tails, and behind them others may have made extents since:
+    whoever turns the first span again must not take their tails for ours.
+    """
+    n = 1
+    while n < spans and (ld64(span_word_at(ctx, span + n)) & 0xFFFF) == SPAN_TAIL:
+        n += 1
+    while n > 1:
+        n -= 1
+        tail_at = span_word_at(ctx, span + n)
+        tail = ld64(tail_at)
+        cas64(tail_at, tail, (lshr(tail, SPAN_TURN) + 1) << SPAN_TURN)
+
+
 @jit
 def turn_span(ctx, span, size, keep):
     """Turn a span without claimed extents into class `size`; 1 if it was done.
@@ -130,18 +147,8 @@ def turn_span(ctx, span, size, keep):
         cas64(word_at, turning, word)
         pop_undo(ctx)
         return 0
-    if old > SPAN_LINES:  # an extent of several spans: the others come free as well
-        n = 1
-        while n < old // SPAN_LINES and (ld64(span_word_at(ctx, span + n)) & 0xFFFF) == SPAN_TAIL:
-            n += 1
-        for j in range(1, n):
-            k = n - j
-            tail_at = span_word_at(ctx, span + k)
-            tail = ld64(tail_at)
-            if (
-                tail & 0xFFFF
-            ) == SPAN_TAIL:  # not so when a turn was cut short by a death: it has been let go
-                cas64(tail_at, tail, (lshr(tail, SPAN_TURN) + 1) << SPAN_TURN)
+    if old > SPAN_LINES:
+        _let_tails_go(ctx, span, old // SPAN_LINES)
     turn = (lshr(word, SPAN_TURN) + 1) << SPAN_TURN
     st64(word_at + 8, 0)
     if keep != 0 and log_undo(ctx, LOG_CAS64, word_at, turn, size | turn) != OK:
