@@ -1,0 +1,359 @@
+"""The indexes, side by side, behind one small interface; each gets queries and events in its best form.
+
+What an index wants converted (lists, chained hashes, encoded JSON) is converted before the clock starts.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any, ClassVar
+
+import numpy as np
+
+from shmtrie import (
+    Capacity,
+    Index,
+    KvCacheEvent,
+    KvCacheRemoveData,
+    KvCacheStoreData,
+    KvCacheStoredBlockData,
+    RadixTree,
+    RouterEvent,
+)
+from shmtrie.event_types import encode_event
+
+from .workload import CLEAR, REMOVE, STORE, Workload
+
+Call = tuple[Callable[..., Any], tuple[Any, ...]]
+Pairs = tuple[Any, Any]
+
+LINES_A_BLOCK = 0.75
+"""Extents reserved per block: the worst of the workloads have edges of a block or two."""
+
+
+class BenchIndex:
+    """One index, freshly made and empty.
+
+    Parameters
+    ----------
+    workload : Workload
+        What it will be given: says how large it has to be.
+    """
+
+    name: ClassVar[str]
+    handles_seeds: ClassVar[bool] = True
+    longest_query: ClassVar[int] = 1 << 20
+
+    def __init__(self, workload: Workload) -> None:
+        self.find: Callable[[Any], Any]
+
+    @staticmethod
+    def queries(workload: Workload) -> list[Any]:
+        """Arguments of `find`, one per query."""
+        raise NotImplementedError
+
+    @staticmethod
+    def events(workload: Workload) -> list[tuple[int, tuple[Any, ...]]]:
+        """(kind, arguments) of every event; see `bind`."""
+        raise NotImplementedError
+
+    def bind(self) -> dict[int, Callable[..., Any]]:
+        """What to call for an event, by kind."""
+        raise NotImplementedError
+
+    @staticmethod
+    def pairs(found: Any) -> Pairs:
+        """An answer as (workers, depths) of equal length."""
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """Return when every event given so far is applied."""
+
+    def close(self) -> None:
+        """Let it go."""
+
+
+def local_arrays(workload: Workload) -> list[Any]:
+    """Every query's local hashes as an array of its own."""
+    return [workload.local[workload.part(int(op))].copy() for op in workload.queries]
+
+
+def local_lists(workload: Workload) -> list[Any]:
+    """The same as lists of ints."""
+    return [workload.local[workload.part(int(op))].tolist() for op in workload.queries]
+
+
+def call_arguments(workload: Workload) -> list[tuple[int, tuple[Any, ...]]]:
+    """Events as arguments of store(worker, parent, local, external), remove(worker, external), clear."""
+    made = []
+    for op in workload.events.tolist():
+        part, worker = workload.part(op), int(workload.worker[op])
+        kind = int(workload.kind[op])
+        external = workload.external[part].copy()
+        if kind == STORE:
+            parent = int(workload.parent[op]) if workload.has_parent[op] else None
+            made.append((kind, (worker, parent, workload.local[part].copy(), external)))
+        else:
+            made.append((kind, (worker, external) if kind == REMOVE else (worker,)))
+    return made
+
+
+def router_event(workload: Workload, op: int) -> RouterEvent:
+    """An event as struct."""
+    part, data = workload.part(op), None
+    external = workload.external[part].tolist()
+    if workload.kind[op] == STORE:
+        local = workload.local[part].tolist()
+        blocks = [KvCacheStoredBlockData(e, t) for e, t in zip(external, local, strict=True)]
+        parent = int(workload.parent[op]) if workload.has_parent[op] else None
+        data = KvCacheStoreData(parent_hash=parent, blocks=blocks)
+    elif workload.kind[op] == REMOVE:
+        data = KvCacheRemoveData(external)
+    return RouterEvent(int(workload.worker[op]), KvCacheEvent(op, "cleared" if data is None else data))
+
+
+def capacity(workload: Workload) -> Capacity:
+    """A segment that the workload cannot fill."""
+    blocks = workload.segment_blocks
+    aliases = workload.event_blocks if workload.seeds else 0
+    extents = int(blocks * LINES_A_BLOCK) + aliases // 4 + 64 * 1024
+    nodes = max(16_384, blocks // 3)
+    return Capacity(blocks, workload.workers + 8, 2, nodes, aliases, extents)
+
+
+class Shmtrie(BenchIndex):
+    """This index: array in, result with arrays out; store and remove calls with arrays."""
+
+    name = "shmtrie"
+
+    def __init__(self, workload: Workload) -> None:
+        self.segment = f"shmtrie-bench-{secrets.token_hex(4)}"
+        self.index = Index.create(self.segment, capacity(workload))
+        try:
+            self.writer = self.index.writer()
+            self.reader = Index.attach(self.segment)
+        except BaseException:
+            self.close()
+            raise
+        self.find = self._find()
+
+    def _find(self) -> Callable[[Any], Any]:
+        return self.reader.find_matches
+
+    queries = staticmethod(local_arrays)
+    events = staticmethod(call_arguments)
+
+    def bind(self) -> dict[int, Callable[..., Any]]:
+        return {STORE: self.writer.store, REMOVE: self.writer.remove, CLEAR: self.writer.clear}
+
+    @staticmethod
+    def pairs(found: Any) -> Pairs:
+        return found.workers["worker_id"], found.depths
+
+    def close(self) -> None:
+        for handle in ("writer", "reader", "index"):
+            if hasattr(self, handle):
+                getattr(self, handle).close()
+        Index.unlink(self.segment)
+
+
+class ShmtrieDict(Shmtrie):
+    """The same, with the answer as a dict; events as encoded JSON."""
+
+    name = "shmtrie dict"
+
+    def _find(self) -> Callable[[Any], Any]:
+        find = self.reader.find_matches
+        return lambda query: find(query).scores
+
+    @staticmethod
+    def events(workload: Workload) -> list[tuple[int, tuple[Any, ...]]]:
+        ops = workload.events.tolist()
+        return [(int(workload.kind[op]), (encode_event(router_event(workload, op)),)) for op in ops]
+
+    def bind(self) -> dict[int, Callable[..., Any]]:
+        apply = self.writer.apply_event
+        return {STORE: apply, REMOVE: apply, CLEAR: apply}
+
+    @staticmethod
+    def pairs(found: Any) -> Pairs:
+        return [rank.worker_id for rank in found], list(found.values())
+
+
+class ShmtrieBest(Shmtrie):
+    """The best worker alone."""
+
+    name = "shmtrie best_match"
+
+    def _find(self) -> Callable[[Any], Any]:
+        return self.reader.best_match
+
+
+class ShmtrieList(Shmtrie):
+    """Queries as lists of ints."""
+
+    name = "shmtrie list"
+    queries = staticmethod(local_lists)
+
+
+class Tree(BenchIndex):
+    """shmtrie's plain-Python RadixTree."""
+
+    name = "shmtrie RadixTree"
+    queries = staticmethod(local_lists)
+    events = staticmethod(call_arguments)
+
+    def __init__(self, workload: Workload) -> None:
+        self._tree = RadixTree()
+        self.find = self._tree.find_matches
+
+    def bind(self) -> dict[int, Callable[..., Any]]:
+        return {STORE: self._tree.store, REMOVE: self._tree.remove, CLEAR: self._tree.clear}
+
+    @staticmethod
+    def pairs(found: Any) -> Pairs:
+        return found.workers["worker_id"], found.depths
+
+
+def chained(workload: Workload) -> list[Any]:
+    """Every query as list of hashes that name whole prefixes: what a flat dict needs."""
+    return [workload.external[workload.part(int(op))].tolist() for op in workload.queries]
+
+
+def flat_arguments(workload: Workload) -> list[tuple[int, tuple[Any, ...]]]:
+    """Events as (worker, hashes)."""
+    kinds, workers = workload.kind.tolist(), workload.worker.tolist()
+    ops = workload.events.tolist()
+    return [(kinds[op], (workers[op], workload.external[workload.part(op)].tolist())) for op in ops]
+
+
+class DictOfSets(BenchIndex):
+    """A dict from chained hash to the set of workers."""
+
+    name = "dict of sets"
+    handles_seeds = False
+    queries = staticmethod(chained)
+    events = staticmethod(flat_arguments)
+
+    def __init__(self, workload: Workload) -> None:
+        self._held: dict[int, set[int]] = {}
+        self.find = self._match
+
+    def _match(self, query: Sequence[int]) -> dict[int, int]:
+        get = self._held.get
+        active = get(query[0])
+        if active is None:
+            return {}
+        scores: dict[int, int] = {}
+        depth = 0
+        for depth, key in enumerate(islice(query, 1, None), 1):
+            here = get(key)
+            if here is None:
+                break
+            if not active <= here:
+                scores.update(dict.fromkeys(active - here, depth))
+                active = active & here
+                if not active:
+                    return scores
+        else:
+            depth = len(query)
+        scores.update(dict.fromkeys(active, depth))
+        return scores
+
+    def _store(self, worker: int, keys: Sequence[int]) -> None:
+        held = self._held
+        for key in keys:
+            holders = held.get(key)
+            if holders is None:
+                held[key] = {worker}
+            else:
+                holders.add(worker)
+
+    def _remove(self, worker: int, keys: Sequence[int]) -> None:
+        held = self._held
+        for key in keys:
+            holders = held.get(key)
+            if holders is not None:
+                holders.discard(worker)
+                if not holders:
+                    del held[key]
+
+    def _clear(self, worker: int, keys: Sequence[int]) -> None:
+        self._remove(worker, [key for key, holders in self._held.items() if worker in holders])
+
+    def bind(self) -> dict[int, Callable[..., Any]]:
+        return {STORE: self._store, REMOVE: self._remove, CLEAR: self._clear}
+
+    @staticmethod
+    def pairs(found: Any) -> Pairs:
+        return list(found), list(found.values())
+
+
+class DictOfMasks(DictOfSets):
+    """A dict from chained hash to a bit mask of workers; masks are turned into workers through a memo."""
+
+    name = "dict of bitmasks"
+
+    def __init__(self, workload: Workload) -> None:
+        self._masks: dict[int, int] = {}
+        self._memo: dict[int, tuple[int, ...]] = {}
+        self.find = self._match
+
+    def _workers(self, mask: int) -> tuple[int, ...]:
+        workers = self._memo.get(mask)
+        if workers is None:
+            if len(self._memo) > 4096:
+                self._memo.clear()
+            raw = np.frombuffer(mask.to_bytes((mask.bit_length() + 7) // 8, "little"), np.uint8)
+            workers = tuple(np.flatnonzero(np.unpackbits(raw, bitorder="little")).tolist())
+            self._memo[mask] = workers
+        return workers
+
+    def _match(self, query: Sequence[int]) -> dict[int, int]:
+        get = self._masks.get
+        mask = get(query[0], 0)
+        if not mask:
+            return {}
+        scores: dict[int, int] = {}
+        for depth, key in enumerate(islice(query, 1, None), 1):
+            kept = mask & get(key, 0)
+            if kept != mask:
+                scores.update(dict.fromkeys(self._workers(mask ^ kept), depth))
+                mask = kept
+                if not mask:
+                    return scores
+        scores.update(dict.fromkeys(self._workers(mask), len(query)))
+        return scores
+
+    def _store(self, worker: int, keys: Sequence[int]) -> None:
+        masks, bit = self._masks, 1 << worker
+        for key in keys:
+            masks[key] = masks.get(key, 0) | bit
+
+    def _remove(self, worker: int, keys: Sequence[int]) -> None:
+        masks, keep = self._masks, ~(1 << worker)
+        for key in keys:
+            mask = masks.get(key)
+            if mask is not None:
+                mask &= keep
+                if mask:
+                    masks[key] = mask
+                else:
+                    del masks[key]
+
+    def _clear(self, worker: int, keys: Sequence[int]) -> None:
+        bit = 1 << worker
+        self._remove(worker, [key for key, mask in self._masks.items() if mask & bit])
+
+
+PLAIN: tuple[type[BenchIndex], ...] = (
+    Shmtrie,
+    ShmtrieDict,
+    ShmtrieBest,
+    ShmtrieList,
+    Tree,
+    DictOfSets,
+    DictOfMasks,
+)
