@@ -197,7 +197,7 @@ def churn(n: int) -> Workload:
     prefixes = [places.take(rng.randint(16, 48)) for _ in range(64)]
     held: set[tuple[int, int]] = set()
     live: deque[tuple[int, np.ndarray]] = deque()
-    size = 0
+    size, live_blocks = 0, max(600, n * 6 // 5)
     for _ in range(n):
         which = int(rng.random() ** 2 * len(prefixes))
         prefix, worker = prefixes[which], (which * 5 + int(rng.random() ** 2 * 18)) % workers
@@ -215,7 +215,7 @@ def churn(n: int) -> Workload:
         out.store(worker, int(branch[-2]), branch[-1:])
         live.append((worker, np.concatenate([prefix[:depth], branch])))
         size += len(branch)
-        while size > 24_000:
+        while size > live_blocks:
             worker, path = live.popleft()
             # The prefix stays; what is behind it goes from the tail, one event a block.
             for place in path[::-1][: len(path) - _shared(path, prefixes)]:

@@ -28,7 +28,7 @@ _HOT_TURNS = 200
 _STRIDE = 7919
 
 
-@numba.njit(nogil=True)
+@numba.njit(nogil=True, error_model="numpy")
 def _run(ctx, hashes, offsets, order, n, turns):  # type: ignore[no-untyped-def]
     """Every query of `order`, `turns` times in a row; the number of results."""
     total = 0
@@ -41,7 +41,7 @@ def _run(ctx, hashes, offsets, order, n, turns):  # type: ignore[no-untyped-def]
     return total
 
 
-@numba.njit(nogil=True)
+@numba.njit(nogil=True, error_model="numpy")
 def _run_timed(ctx, hashes, offsets, n, first, count, stamp, out):  # type: ignore[no-untyped-def]
     """`count` queries, striding through all; nanoseconds of each at `out`."""
     total = 0

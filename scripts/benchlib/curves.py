@@ -12,7 +12,8 @@ import numpy as np
 from . import dynamo, native
 from .catalog import uniform
 from .compiled import KernelFinds, shuffled
-from .indexes import BenchIndex, DictOfMasks, DictOfSets, Shmtrie, ShmtrieBest, ShmtrieDict, ShmtrieList
+from .dicts import DictOfMasks, DictOfSets
+from .indexes import BenchIndex, Shmtrie, ShmtrieBest, ShmtrieDict, ShmtrieList
 from .machine import placed
 from .passes import Figures, Prepared, filled, percentiles
 from .results import Results, Say

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from . import dynamo, native
-from .indexes import DictOfMasks, DictOfSets, Shmtrie, Tree
+from .dicts import DictOfMasks, DictOfSets
+from .indexes import Shmtrie, Tree
 from .machine import pss, trim
 from .model import Model
 from .results import Results, Say
@@ -110,8 +111,6 @@ def measure(makers: dict[str, Callable[[], Workload]], plan: Plan, results: Resu
             results.add(SECTION, name, index, found | per_block)
         if plan.binary is not None:
             for peer in native.NAMES:
-                if workload.seeds and peer != "crtc":
-                    continue
                 say(f"memory: {name}, {native.NAMES[peer]}")
                 figures = native.native_pass(plan.binary, peer, path, 1)
                 size = figures["live_bytes"] or figures["rss_bytes"]

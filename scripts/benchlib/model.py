@@ -83,8 +83,8 @@ def _bits(mask: int) -> npt.NDArray[np.int64]:
     return np.flatnonzero(np.unpackbits(raw, bitorder="little"))
 
 
-def expected(workload: Workload) -> Answers:
-    """Run the workload through the model."""
+def expected(workload: Workload) -> tuple[Answers, Model]:
+    """Run the workload through the model: what each query has to answer, and the model at the end."""
     model = Model()
     workers, depths, counts = [np.empty(0, np.int64)], [np.empty(0, np.uint32)], [0]
     kinds, names = workload.kind.tolist(), workload.worker.tolist()
@@ -102,12 +102,17 @@ def expected(workload: Workload) -> Answers:
         else:
             model.remove(worker, places)
     offsets = np.cumsum(np.array(counts, np.int64))
-    return Answers(offsets, np.concatenate(workers).astype(np.uint32), np.concatenate(depths))
+    return Answers(offsets, np.concatenate(workers).astype(np.uint32), np.concatenate(depths)), model
 
 
 def differs(answers: Answers, i: int, workers: Any, depths: Any) -> bool:
     """Whether an index's answer to query i, in any order, is not the model's."""
-    who, deep = answers.of(i)
+    return unlike(answers.of(i), workers, depths)
+
+
+def unlike(answer: tuple[Any, Any], workers: Any, depths: Any) -> bool:
+    """Whether workers and depths, in any order, are not those of the model (workers ascending)."""
+    who, deep = answer
     workers, depths = np.asarray(workers), np.asarray(depths)
     if len(workers) != len(who):
         return True

@@ -14,7 +14,8 @@ import numpy as np
 from shmtrie import Index
 
 from . import dynamo
-from .indexes import BenchIndex, DictOfMasks, DictOfSets, Shmtrie, local_arrays
+from .dicts import DictOfMasks, DictOfSets
+from .indexes import BenchIndex, Shmtrie, local_arrays
 from .machine import CORES, pss, trim
 from .passes import filled, percentiles
 from .results import Results, Say

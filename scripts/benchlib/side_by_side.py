@@ -8,15 +8,28 @@ from pathlib import Path
 
 from . import dynamo, native
 from .compiled import kernel_pass
-from .indexes import PLAIN, BenchIndex, ShmtrieBest, ShmtrieList, Tree
+from .dicts import DictOfMasks, DictOfSets
+from .indexes import BenchIndex, Shmtrie, ShmtrieBest, ShmtrieDict, ShmtrieList, Tree
 from .machine import PLACEMENTS, ForeignLoad, placed
 from .model import expected
-from .passes import Prepared, filled, ingest_pass, packed_pass, stream_pass, wrong_answers
+from .passes import (
+    Prepared,
+    filled,
+    ingest_pass,
+    packed_pass,
+    stream_pass,
+    wrong_answers,
+    wrong_at_the_end,
+)
 from .results import Results, Say
 from .workload import Workload
 
 SECTION = "workloads"
 _SLOW_BLOCKS = 3_000_000  # blocks in queries and events beyond which the plain tree is left out
+_PLAIN: tuple[type[BenchIndex], ...] = (
+    *(Shmtrie, ShmtrieDict, ShmtrieBest, ShmtrieList, Tree),
+    *(DictOfSets, DictOfMasks),
+)
 _VARIANTS = (ShmtrieBest, ShmtrieList)  # other ways to ask; their events are those of Shmtrie
 
 
@@ -49,7 +62,7 @@ class Plan:
 
 def indexes_for(workload: Workload) -> list[type[BenchIndex]]:
     """Indexes that can take a workload."""
-    found = [*PLAIN, *((dynamo.Dynamo, dynamo.DynamoScores) if dynamo.available() else ())]
+    found = [*_PLAIN, *((dynamo.Dynamo, dynamo.DynamoScores) if dynamo.available() else ())]
     if workload.seeds:
         found = [kind for kind in found if kind.handles_seeds]
     if len(workload.place) > _SLOW_BLOCKS:
@@ -60,20 +73,21 @@ def indexes_for(workload: Workload) -> list[type[BenchIndex]]:
 def measure(workload: Workload, plan: Plan, results: Results, say: Say) -> None:
     """Check all answers, then time."""
     say(f"{workload.name}: model")
-    answers, load = expected(workload), ForeignLoad()
+    (answers, model), load = expected(workload), ForeignLoad()
     asked = len(workload.queries)
     prepared = {kind.name: Prepared(kind, workload) for kind in indexes_for(workload)}
     for name, ready in prepared.items():
         say(f"{workload.name}: answers of {name}")
         results.wrong[workload.name, name] = wrong_answers(ready, answers), asked
+    results.wrong[workload.name, "shmtrie packed"] = wrong_at_the_end(workload, model), asked
     natives: Sequence[str] = ()
     if plan.binary is not None:
-        natives = [n for n in native.NAMES if not workload.seeds or n == "crtc"]
+        natives = tuple(native.NAMES)
         for name in natives:
             say(f"{workload.name}: answers of {native.NAMES[name]}")
             wrong = native.native_wrong(plan.binary, name, plan.file(workload), answers)
             results.wrong[workload.name, native.NAMES[name]] = wrong, asked
-    del answers
+    del answers, model
     for name, ready in prepared.items():
         results.placement[workload.name, name] = best_placement(ready)
     for rep in range(plan.reps):
