@@ -197,6 +197,7 @@ def churn(n: int) -> Workload:
     prefixes = [places.take(rng.randint(16, 48)) for _ in range(64)]
     held: set[tuple[int, int]] = set()
     live: deque[tuple[int, np.ndarray]] = deque()
+    gone: deque[np.ndarray] = deque(maxlen=256)  # asked for as well: nothing may be left of them
     size, live_blocks = 0, max(600, n * 6 // 5)
     for _ in range(n):
         which = int(rng.random() ** 2 * len(prefixes))
@@ -206,9 +207,11 @@ def churn(n: int) -> Workload:
             held.add((which, worker))
             out.store(worker, None, prefix)
         branch = places.take(rng.randint(4, 64))
-        if live and rng.random() < 0.4:
-            _, other = live[rng.randrange(len(live))]
-            out.query(other)
+        draw = rng.random()
+        if live and draw < 0.4:
+            out.query(live[rng.randrange(len(live))][1])
+        elif gone and draw < 0.45:
+            out.query(gone[rng.randrange(len(gone))])
         else:
             out.query(np.concatenate([prefix[:depth], branch]))
         out.store(worker, int(prefix[depth - 1]), branch[:-1])
@@ -217,6 +220,7 @@ def churn(n: int) -> Workload:
         size += len(branch)
         while size > live_blocks:
             worker, path = live.popleft()
+            gone.append(path)
             # The prefix stays; what is behind it goes from the tail, one event a block.
             for place in path[::-1][: len(path) - _shared(path, prefixes)]:
                 out.remove(worker, [int(place)])
