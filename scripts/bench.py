@@ -35,6 +35,7 @@ from benchlib.results import Results
 from rich.console import Console
 
 from shmtrie.errors import ShmtrieError
+from shmtrie.replay import read_trace
 
 WRONG, UNUSABLE = 1, 2
 MEMORY_WORKLOADS = ("million_u", "conv_w64_g1", "million_c4", "million_c4_seeds")
@@ -114,6 +115,9 @@ def bench(
     try:
         if native is not None and not os.access(native, os.X_OK):
             raise ValueError(f"--native: {native} is no program")
+        for path in (trace, synthetic_trace):
+            if path is not None:
+                read_trace(path, 1)
         for path in (json_file, plot_file):
             if path is not None and not os.access(path.parent, os.W_OK):
                 raise ValueError(f"cannot write {path}")

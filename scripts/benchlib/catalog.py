@@ -265,7 +265,7 @@ def catalog(sources: Sources) -> dict[str, Callable[[], Workload]]:
         "decode": lambda: decode(s.scaled(4_096)),
         "deep": lambda: deep(s.scaled(128, 8)),
         "wide": lambda: wide(s.scaled(3_000)),
-        "churn": lambda: churn(s.scaled(20_000)),
+        "churn": lambda: churn(s.scaled(8_000)),
         "million_u": lambda: uniform("million_u", s.scaled(1_000_000, 4096), 1, s.scaled(4_000)),
         "million_c4": lambda: uniform("million_c4", s.scaled(250_000, 4096), 4, s.scaled(4_000)),
         "million_c4_seeds": lambda: uniform(

@@ -23,7 +23,6 @@ from .side_by_side import Plan
 from .workload import Workload
 
 SECTION = "processes"
-_COUNTS = (1, 2, 4)
 _KINDS: dict[str, type[BenchIndex]] = {k.name: k for k in (DictOfSets, DictOfMasks, dynamo.DynamoScores)}
 _WAIT = 300.0
 
@@ -121,7 +120,7 @@ def measure(workload: Workload, plan: Plan, results: Results, say: Say) -> None:
         shared = stats.bytes_used + stats.bytes_slack
         cpu = _writer_cpu(workload)
         for rep in range(plan.reps):
-            for count in _COUNTS:
+            for count in (1, 2) if plan.quick else (1, 2, 4):
                 say(f"processes: {count} on one segment, repetition {rep + 1} of {plan.reps}")
                 found = _run(path, "", index.segment, count, seconds)
                 # the pages of the segment are there once, whoever maps them; a router adds its own

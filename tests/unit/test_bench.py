@@ -134,22 +134,39 @@ def test_goals_are_judged_in_their_direction() -> None:
 
 def bench(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, ROOT / "scripts" / "bench.py", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
 
 
 @pytest.mark.slow
 def test_script(tmp_path: Path) -> None:
     report = tmp_path / "bench.json"
-    done = bench("--only", "churn,pieces", "--quick", "--scale", 0.005, "--json", report)
+    done = bench("--only", "churn,startup", "--quick", "--scale", 0.005, "--json", report)
     assert done.returncode == 0, done.stderr
     assert "Figures to reach" in done.stdout and "dict of sets" in done.stdout
     data = json.loads(report.read_text())
     assert {entry["wrong"] for entry in data["answers"]} == {0}
-    steps = [row for row in data["goals"] if "prefix in pieces" in row["what"]]
-    assert len(steps) == 2 and all(row["verdict"] in ("met", "missed") for row in steps)
+    starts = [row for row in data["goals"] if row["what"].startswith("import, attach")]
+    assert len(starts) == 2 and all(row["verdict"] in ("met", "missed") for row in starts)
     figures = {(f["workload"], f["index"]): f["figures"] for f in data["figures"]}
     assert figures["churn", "shmtrie"]["find_p50"]["median"] > 0
     assert figures["churn", "shmtrie packed"]["refused"]["max"] == 0
+
+
+@pytest.mark.slow
+def test_parts_with_processes(tmp_path: Path) -> None:
+    report, picture = tmp_path / "bench.json", tmp_path / "bench.png"
+    options = ("--quick", "--scale", 0.01, "--json", report, "--plot", picture)
+    done = bench("--only", "processes", "--only", "beside", *options)
+    assert done.returncode == 0, done.stderr
+    data = json.loads(report.read_text())
+    figures = {(f["section"], f["workload"], f["index"]): f["figures"] for f in data["figures"]}
+    for count in (1, 2):
+        for index in ("shmtrie", "dict of sets"):
+            assert figures["processes", f"conv_w64_g1 x{count}", index]["finds_s"]["median"] > 0
+    busy = figures["beside", "conv_w64_g1", "shmtrie beside a writer"]
+    assert busy["kernel_find_p99"]["median"] > 0 and busy["events_s"]["median"] > 0
+    assert {row["what"] for row in data["goals"]} >= {"finds of 2 processes"}
+    assert picture.stat().st_size > 10_000
 
 
 @pytest.mark.parametrize(
