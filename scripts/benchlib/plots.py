@@ -23,8 +23,8 @@ def write_plots(results: Results, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     panels: list[Any] = [c for c in _CURVES if results.rows(c[0])]
-    panels += [p for p in ("finds_s", "memory") if results.rows(processes.SECTION)]
-    panels += [memory.SECTION] if results.rows(memory.SECTION) else []
+    panels += [(processes.SECTION, name) for name in ("finds_s", "memory") if results.rows(processes.SECTION)]
+    panels += [(memory.SECTION,)] if results.rows(memory.SECTION) else []
     if not panels:
         raise ValueError("nothing to draw: --plot needs the depth, workers, size, processes or memory part")
     columns = min(3, len(panels))
@@ -33,12 +33,12 @@ def write_plots(results: Results, path: Path) -> None:
     spare = axes.ravel().tolist()
     for panel in panels:
         ax = spare.pop(0)
-        if isinstance(panel, tuple):
-            _curve(results, ax, *panel)
-        elif panel == memory.SECTION:
+        if panel[0] == processes.SECTION:
+            _processes(results, ax, panel[1])
+        elif panel[0] == memory.SECTION:
             _bars(results, ax)
         else:
-            _processes(results, ax, panel)
+            _curve(results, ax, *panel)
     for ax in spare:
         ax.set_axis_off()
     figure.tight_layout()
