@@ -144,6 +144,8 @@ def goals() -> list[Goal]:
         mine = Key(memory.SECTION, name, "shmtrie", "per_block")
         found.append(Goal(f"{name}: bytes per unique block", "", mine, None, bound, "most", "B"))
     one, two = (Key(processes.SECTION, f"conv_w64_g1 x{n}", "shmtrie", "finds_s") for n in (1, 2))
+    less, more = (Key(processes.SECTION, f"conv_w64_g1 x{n}", "shmtrie", "memory") for n in (1, 2))
+    found.append(Goal("memory of the index, 2 routers", "1 router", more, less, 1.1, "time", "MB"))
     found.append(Goal("finds of 2 processes", "of 1 process", two, one, 1.9, "rate", "/s"))
     for names in (("find_p99", "find p99 from Python beside a writer"),):
         busy, idle = (

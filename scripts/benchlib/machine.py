@@ -67,6 +67,12 @@ def pss(pid: int | None = None) -> int:
     return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")) * 1024
 
 
+def anonymous() -> int:
+    """Bytes of this process's own memory: heap and the like, no file and no segment."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Anonymous:")) * 1024
+
+
 def trim() -> None:
     """Give freed memory back to the system."""
     import ctypes

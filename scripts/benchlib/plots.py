@@ -73,11 +73,10 @@ def _processes(results: Results, ax: Any, name: str) -> None:
         points = []
         for workload in dict.fromkeys(w for w, _ in rows):
             value = results.get(processes.SECTION, workload, index, name)
-            shared = results.get(processes.SECTION, workload, index, "segment") if name == "memory" else 0.0
             if value is not None:
-                points.append((int(workload.rsplit("x", 1)[1]), (value + (shared or 0.0)) / 1e6))
+                points.append((int(workload.rsplit("x", 1)[1]), value / 1e6))
         ax.plot(*zip(*points, strict=True), marker="o", label=index, lw=_width(index))
-    ax.set(xlabel="router processes", ylabel="M finds a second" if name == "finds_s" else "MB")
+    ax.set(xlabel="router processes", ylabel="M finds a second" if name == "finds_s" else "MB of the index")
     ax.set_ylim(bottom=0)
     ax.legend(fontsize=7)
     ax.grid(alpha=0.3)

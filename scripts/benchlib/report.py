@@ -37,7 +37,13 @@ def _seconds(n: float) -> str:
     return f"{n:.2f}"
 
 
-_UNITS: dict[str, Callable[[float], str]] = {"ns": _time, "/s": _rate, "B": _bytes, "s": _seconds}
+_UNITS: dict[str, Callable[[float], str]] = {
+    "ns": _time,
+    "/s": _rate,
+    "B": _bytes,
+    "s": _seconds,
+    "MB": _mega,
+}
 
 _TABLES: dict[str, tuple[str, tuple[Column, ...]]] = {
     WORKLOADS: (
@@ -70,8 +76,7 @@ _TABLES: dict[str, tuple[str, tuple[Column, ...]]] = {
             ("find p50", "find_p50", _time),
             ("p99", "find_p99", _time),
             ("CPU s for the events", "events_cpu_s", _seconds),
-            ("MB in the processes", "memory", _mega),
-            ("MB in the segment", "segment", _mega),
+            ("MB of the index in all", "memory", _mega),
         ),
     ),
     beside.SECTION: (
