@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Negative controls: each safety mechanism of the kernels is taken out in turn, and its tests have to fail.
 
-For each entry of ``scripts/mutations.py`` the sources are copied, the mechanism is taken out of the copy, and
-the tests of the entry run there, in the test build and with a kernel cache of their own. Kernels whose
+For each entry of ``scripts/mutations*.py`` the sources are copied, the mechanism is taken out of the copy,
+and the tests of the entry run there, in the test build and with a kernel cache of their own. Kernels whose
 modules do not import the changed one come from a baseline that is compiled first.
 
     scripts/mutants.py                    all of them: about a minute each
@@ -35,7 +35,10 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.mutations import MUTANTS, Mutant
+from scripts import mutations, mutations_deaths
+from scripts.mutant import Mutant
+
+MUTANTS = mutations.MUTANTS + mutations_deaths.MUTANTS
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("shmtrie", "tests", "scripts", "docs", "pyproject.toml", "README.md")

@@ -4,43 +4,7 @@ tests that fail without it.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-
-class Mutant(NamedTuple):
-    """One entry.
-
-    Attributes
-    ----------
-    name : str
-        What is taken out.
-    file : str
-        Below shmtrie/.
-    edits : tuple of (str, str)
-        Old text, which occurs once in the file, and new text.
-    tests : tuple of str
-        Node ids, below tests/; one of them fails.
-    hangs : bool
-        A time-out is what happens without the mechanism.
-    also : tuple of (str, str, str)
-        Edits of other files: file, old and new text. For what is secured twice.
-    """
-
-    name: str
-    file: str
-    edits: tuple[tuple[str, str], ...]
-    tests: tuple[str, ...]
-    hangs: bool = False
-    also: tuple[tuple[str, str, str], ...] = ()
-
-
-CLEAR = "concurrency/test_races_clear.py::"
-READERS = "concurrency/test_races_readers.py::test_readers_see_one_moment"
-REMOVALS = "concurrency/test_races_removals.py::"
-STORES = "concurrency/test_races_stores.py::"
-CONTROLS = "concurrency/test_races_controls.py::"
-MOMENT = CONTROLS + "test_readers_see_one_moment"
-DEATHS = "crash/test_sweep.py::test_deaths"
+from scripts.mutant import CLEAR, CONTROLS, MOMENT, READERS, REMOVALS, STORES, Mutant
 
 _NO_TAIL_BUMP = "    st64r(a + N_TAIL, new)\n    at(ctx, Site.TAIL_PUBLISHED)\n"
 _LINK = (
@@ -280,37 +244,6 @@ MUTANTS = (
         (("    if ld32(known_at) == 0 and log_redo", "    if ld32(known_at) < 0 and log_redo"),),
         (REMOVALS + "test_r27_the_last_node_goes_and_comes",),
     ),
-    # -- commits and roll back
-    Mutant(
-        "own words are set deepest first",
-        "kernels/prepare.py",
-        (
-            (
-                "    k = get(ctx, C_N_TOUCHED) - 1\n    while k >= 0:\n",
-                "    k = 0\n    while k < get(ctx, C_N_TOUCHED):\n",
-            ),
-            ("        k -= 1\n", "        k += 1\n"),
-        ),
-        (CONTROLS + "test_a_store_over_several_nodes_comes_as_a_whole",),
-    ),
-    Mutant(
-        "the turn of several spans is taken back",
-        "kernels/spans.py",
-        (("turn_span(ctx, first + turned, SPAN_TAIL, 1)", "turn_span(ctx, first + turned, SPAN_TAIL, 0)"),),
-        ("crash/test_sweep.py::test_deaths_where_arrays_are_extents_of_several_spans",),
-    ),
-    Mutant(
-        "newest first is taken back",
-        "kernels/transaction.py",
-        (
-            (
-                "    n = pl64(r + L_NUNDO)\n    while n > 0:\n",
-                "    n = pl64(r + L_NUNDO)\n    total = n\n    while n > 0:\n",
-            ),
-            ("        e = undo_entry(ctx, r, n - 1)\n", "        e = undo_entry(ctx, r, total - n)\n"),
-        ),
-        (DEATHS,),
-    ),
     # -- readers
     Mutant(
         "a reader looks at the version again",
@@ -377,12 +310,5 @@ MUTANTS = (
         "kernels/find.py",
         (("SLOT_ACTIVE and age < (1 << 31):", "SLOT_ACTIVE and age >= 0:"),),
         (READERS + "[removal of a worker]",),
-    ),
-    # -- recovery
-    Mutant(
-        "a space lock is settled by the entry",
-        "kernels/recover.py",
-        (("            n += 1 if is_in else 0\n", "            n += 1\n"),),
-        (DEATHS + "[another child]", DEATHS + "[new chain]"),
     ),
 )
