@@ -90,7 +90,7 @@ def test_a_writer_opens_beside_a_busy_registry(index: Index) -> None:
         held, let_go = threading.Event(), threading.Event()
 
         def hold() -> None:
-            with registry_lock(index.segment, 1.0):
+            with registry_lock(index.segment, 0, 1.0):
                 held.set()
                 let_go.wait(60)
 
@@ -197,14 +197,14 @@ def test_a_refused_rank_gives_no_slot_away_that_is_another_ranks(
         taken = []
 
         @contextmanager
-        def lock(segment: Segment, timeout: float) -> Iterator[None]:
+        def lock(segment: Segment, lane: int, timeout: float) -> Iterator[None]:
             taken.append(1)
             if len(taken) == 2:
                 monkeypatch.setattr(shmtrie.ranks, "registry_lock", registry_lock)
                 count[0] &= np.uint64(2**32 - 1)
                 b.remove_worker(1)
                 b.store(7, None, [1, 2, 3], [1, 2, 3])
-            with registry_lock(segment, timeout):
+            with registry_lock(segment, lane, timeout):
                 yield
 
         monkeypatch.setattr(shmtrie.ranks, "registry_lock", lock)

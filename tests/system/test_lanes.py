@@ -134,7 +134,7 @@ def test_lanes_that_do_not_exist(segment: Segment, lane: int) -> None:
 def test_needs_a_writable_segment(segment: Segment, reader: Segment) -> None:
     with pytest.raises(SegmentPermission):
         LaneSeat.take(reader)
-    with pytest.raises(SegmentPermission), registry_lock(reader, 1.0):
+    with pytest.raises(SegmentPermission), registry_lock(reader, 0, 1.0):
         pass
     segment.close()
     with pytest.raises(StaleHandle):
@@ -165,7 +165,7 @@ def test_seats_leak_nothing(segment: Segment) -> None:
     for _ in range(20):
         active_seat(segment).leave()
         LaneSeat.take(segment, 1)  # dropped
-        with registry_lock(segment, 1.0):
+        with registry_lock(segment, 0, 1.0):
             pass
     gc.collect()
     assert open_descriptors() == before
