@@ -238,4 +238,4 @@ def test_a_hash_that_has_left_an_alias_extent(index: Index) -> None:
         assert scores(index, [50, 51]) == {(1, 0): 2, (2, 0): 2} and scores(index, CHAIN) == {(2, 0): 8}
         w.remove(1, [102, 103, 104, 105, 106, 107, 108, 101, 900])
         assert scores(index, [50, 51]) == {(2, 0): 2}
-        assert [info.blocks for info in index.workers()] == [10, 0]
+        assert {info.worker.worker_id: info.blocks for info in index.workers()} == {1: 0, 2: 10}
