@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import time
 from contextlib import suppress
 from enum import Enum
@@ -23,8 +22,16 @@ from typing import Final
 import posix_ipc
 
 from .bytelock import LockFile
-from .errors import SegmentCorrupt, SegmentExists, SegmentNoSpace, SegmentNotFound, SegmentPermission
-from .header import FileKind, Header, build_page, check_page, file_kind, unfinished_page
+from .errors import SegmentCorrupt, SegmentExists, SegmentNotFound, SegmentPermission
+from .header import (
+    FileKind,
+    Header,
+    build_page,
+    check_page,
+    file_kind,
+    is_of_earlier_boot,
+    unfinished_page,
+)
 from .layout import (
     H_READY,
     INTERNAL,
@@ -36,8 +43,19 @@ from .layout import (
     NO_SPACE,
 )
 from .shmfile import SHM_DIRECTORY, is_named, open_file, read_page, shm_open, unlink_name
+from .shmroom import check_room, no_space
 
-__all__ = ["Stage", "create_file", "find", "make", "remove_dead", "settle", "stage_of"]
+__all__ = [
+    "Stage",
+    "begin_file",
+    "create_file",
+    "find",
+    "make",
+    "make_ready",
+    "remove_dead",
+    "settle",
+    "stage_of",
+]
 
 _GRACE: Final = 0.25  # seconds until an empty file without a creator counts as dead
 _ATTEMPTS: Final = 1000  # of a creator whose name others take and leave
@@ -52,16 +70,18 @@ class Stage(Enum):
     BUILDING = "building"  # its creator lives
     DEAD = "dead"  # begun, never finished, the creator is gone
     MADE = "made"  # ready, or of another layout: to be checked
+    STALE = "stale"  # left from before the machine last booted: nobody keeps it up to date
 
 
 # ------------------------------------------------------------------------------------------------ look
 def stage_of(file: LockFile) -> Stage:
     """How far the file is; never waits."""
-    first = file_kind(read_page(file))
+    page = read_page(file)
+    first = file_kind(page)
     if first is FileKind.FOREIGN:
         return Stage.FOREIGN
     if first is FileKind.SEGMENT:
-        return Stage.MADE
+        return Stage.STALE if is_of_earlier_boot(page) else Stage.MADE
     if file.is_locked_elsewhere(LOCK_CREATOR):
         return Stage.BUILDING
     # The lock is taken before the first page is written and let go after `ready` is stored: free in between
@@ -89,7 +109,7 @@ def settle(name: str, write: bool, deadline: float) -> tuple[LockFile, Stage]:
     Returns
     -------
     tuple of LockFile and Stage
-        MADE; DEAD; FOREIGN; or BUILDING when the deadline came first. The file is the caller's.
+        MADE; STALE; DEAD; FOREIGN; or BUILDING when the deadline came first. The file is the caller's.
 
     Raises
     ------
@@ -107,7 +127,7 @@ def settle(name: str, write: bool, deadline: float) -> tuple[LockFile, Stage]:
                     stage = Stage.DEAD
                 elif stage is Stage.BUILDING:
                     empty_since = now
-                if stage in (Stage.MADE, Stage.FOREIGN):
+                if stage in (Stage.MADE, Stage.STALE, Stage.FOREIGN):
                     return file, stage
                 if not is_named(file.identity, name):
                     break  # replaced or unlinked: look again
@@ -154,7 +174,8 @@ def find(name: str, write: bool, deadline: float) -> tuple[LockFile, Header]:
 
 # ------------------------------------------------------------------------------------------------ make
 def make(name: str, header: Header, mode: int, deadline: float, exist_ok: bool) -> LockFile | None:
-    """Create a segment unless there is one; what a dead creator left is replaced.
+    """Create a segment unless there is one; what a dead creator left is replaced, and when `exist_ok` a
+    segment from before the last boot.
 
     Parameters
     ----------
@@ -188,7 +209,7 @@ def make(name: str, header: Header, mode: int, deadline: float, exist_ok: bool) 
             if exist_ok:
                 raise
             break
-        if stage is Stage.DEAD:
+        if stage is Stage.DEAD or (stage is Stage.STALE and exist_ok):
             remove_dead(file, name)
             continue
         file.close()
@@ -201,7 +222,27 @@ def make(name: str, header: Header, mode: int, deadline: float, exist_ok: bool) 
 
 
 def create_file(name: str, header: Header, mode: int) -> LockFile | None:
-    """Make the file of a new segment under a free name.
+    """Make the file of a new segment under a free name; see `begin_file`.
+
+    Returns
+    -------
+    LockFile or None
+        The ready file.
+    """
+    file = begin_file(name, header, mode)
+    if file is not None:
+        try:
+            make_ready(file)
+            file.unlock(LOCK_CREATOR)
+        except BaseException:
+            _drop(file, name)
+            raise
+        file.set_carrying(False)
+    return file
+
+
+def begin_file(name: str, header: Header, mode: int) -> LockFile | None:
+    """Make the file of a new segment under a free name, but for `ready`.
 
     Parameters
     ----------
@@ -215,7 +256,8 @@ def create_file(name: str, header: Header, mode: int) -> LockFile | None:
     Returns
     -------
     LockFile or None
-        The ready file; None when the name is taken, or was taken over while we were stopped.
+        Complete but not ready, with the creator's lock held; None when the name is taken, or was taken over
+        while we were stopped.
 
     Raises
     ------
@@ -233,22 +275,30 @@ def create_file(name: str, header: Header, mode: int) -> LockFile | None:
             file.close()
             return None
         _fill(file, name, header, mode)
-        file.unlock(LOCK_CREATOR)
     except BaseException:
-        if is_named(file.identity, name):
-            with suppress(SegmentNotFound, SegmentPermission):
-                unlink_name(name)
-        file.close()
+        _drop(file, name)
         raise
-    file.set_carrying(False)
     return file
 
 
+def make_ready(file: LockFile) -> None:
+    """Let others attach to what `begin_file` made."""
+    os.pwrite(file.descriptor, (1).to_bytes(8, "little"), H_READY)
+
+
+def _drop(file: LockFile, name: str) -> None:
+    """Remove a file of ours that came to nothing."""
+    if is_named(file.identity, name):
+        with suppress(SegmentNotFound, SegmentPermission):
+            unlink_name(name)
+    file.close()
+
+
 def _fill(file: LockFile, name: str, header: Header, mode: int) -> None:
-    """Write a segment into an empty file that we locked; `ready` last."""
+    """Write a segment into an empty file that we locked, all but `ready`."""
     descriptor, total = file.descriptor, header.geometry.total_bytes
     os.fchmod(descriptor, mode)  # first, so that those who may attach can wait for it
-    _check_room(name, total)
+    check_room(name, total)
     try:
         os.pwrite(descriptor, unfinished_page(header.creator_pid), 0)
         # Memory that is not there would be a SIGBUS at some later store, in whatever process.
@@ -257,7 +307,7 @@ def _fill(file: LockFile, name: str, header: Header, mode: int) -> None:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EFBIG):
             os.ftruncate(descriptor, 0)  # so that the message tells what was free before
-            raise _no_space(name, total, os.strerror(error.errno)) from error
+            raise no_space(name, total, os.strerror(error.errno)) from error
         raise
     # Written through the file, not through a mapping: each call orders what it writes behind the one before.
     os.pwrite(descriptor, build_page(header), 0)
@@ -266,31 +316,11 @@ def _fill(file: LockFile, name: str, header: Header, mode: int) -> None:
     for at, word in ((N_TAIL, INTERNAL), (N_VERSION, 1 << 32), (N_START, NO_SPACE << 32)):
         os.pwrite(descriptor, word.to_bytes(8, "little"), root + at)
     os.pwrite(descriptor, M32.to_bytes(4, "little"), sections["node_claims"].offset)  # never free
-    os.pwrite(descriptor, (1).to_bytes(8, "little"), H_READY)
-
-
-def _check_room(name: str, total: int) -> None:
-    """Refuse what cannot fit before any of it is taken: a nearly full /dev/shm harms other programs."""
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    if limit != resource.RLIM_INFINITY and limit < total:
-        raise _no_space(name, total, f"this process may write files of {limit} bytes only (RLIMIT_FSIZE)")
-    room = os.statvfs(SHM_DIRECTORY)
-    if room.f_blocks and room.f_bavail * room.f_frsize < total:
-        raise _no_space(name, total, "not enough memory in the file system")
-
-
-def _no_space(name: str, total: int, why: str) -> SegmentNoSpace:
-    room = os.statvfs(SHM_DIRECTORY)
-    free = f"{room.f_bavail * room.f_frsize} are free" if room.f_blocks else "its limit is not known"
-    return SegmentNoSpace(
-        f"segment {name!r} needs {total} bytes in {SHM_DIRECTORY}, {free}: {why}; "
-        f"use a smaller Capacity, unlink what is not used, or enlarge it (docker: --shm-size)"
-    )
 
 
 # ------------------------------------------------------------------------------------------------ remove
 def remove_dead(file: LockFile, name: str) -> None:
-    """Unlink a file that `settle` found DEAD, unless it has changed hands; closes it.
+    """Unlink a file that `settle` found DEAD or STALE, unless it has changed hands; closes it.
 
     Raises
     ------
@@ -301,8 +331,9 @@ def remove_dead(file: LockFile, name: str) -> None:
         file.set_carrying(True)
         if not file.try_lock(LOCK_CREATOR):
             return
-        unfinished = file_kind(read_page(file)) in (FileKind.EMPTY, FileKind.UNFINISHED)
-        if unfinished and is_named(file.identity, name):
+        page = read_page(file)
+        is_dead = file_kind(page) in (FileKind.EMPTY, FileKind.UNFINISHED) or is_of_earlier_boot(page)
+        if is_dead and is_named(file.identity, name):
             unlink_name(name)
     finally:
         file.close()

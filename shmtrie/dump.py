@@ -14,7 +14,7 @@ from .layout import M12, M31, M32, SLOT_ACTIVE, SLOT_OWNER
 from .scores import WorkerWithDpRank
 from .segment import Segment
 
-__all__ = ["dump_events"]
+__all__ = ["Tree", "dump_events", "node_tree"]
 
 _ATTEMPTS: Final = 3
 _OWNER: Final = np.uint64(0xFF << SLOT_OWNER)
@@ -22,7 +22,7 @@ _OWNER: Final = np.uint64(0xFF << SLOT_OWNER)
 _Ints = npt.NDArray[np.int64]
 
 
-class _Tree(NamedTuple):
+class Tree(NamedTuple):
     """The nodes as they stood: rows of words, each row's parent row, and rows in preorder."""
 
     rows: _Ints
@@ -83,7 +83,7 @@ def _dump(
     segment: Segment, context: Context, ranks: list[tuple[WorkerWithDpRank, int, int]]
 ) -> tuple[list[RouterEvent], int]:
     """(events, how often something was left out because it changed)."""
-    tree = _tree(segment, context)
+    tree = node_tree(segment, context)
     wanted = np.zeros(segment.section_count("rank_records"), np.uint8)
     wanted[[slot for _, slot, _ in ranks]] = 1
     pairs, moved = _pairs(context, tree, wanted)
@@ -133,8 +133,20 @@ def _append(
         events.append(RouterEvent(rank.worker_id, KvCacheEvent(len(events), data, rank.dp_rank)))
 
 
-def _tree(segment: Segment, context: Context) -> _Tree:
-    """List the nodes and put them in order; nodes whose parent is not listed are left out."""
+def node_tree(segment: Segment, context: Context) -> Tree:
+    """List the nodes and put them in order; nodes whose parent is not listed are left out.
+
+    Parameters
+    ----------
+    segment : Segment
+        Attached either way.
+    context : Context
+        Of the segment, used by no other thread meanwhile.
+
+    Returns
+    -------
+    Tree
+    """
     room = int(np.count_nonzero(segment.view("node_claims"))) + 1_024
     rows = np.zeros((room, runs.R_WIDTH), np.int64)
     n = runs.list_nodes(context.address, rows.ctypes.data, room)
@@ -156,10 +168,10 @@ def _tree(segment: Segment, context: Context) -> _Tree:
     sequence, stack = np.empty(n + 1, np.int64), np.empty(n + 1, np.int64)
     addresses = [array.ctypes.data for array in (children, first, count, sequence, stack)]
     m = runs.preorder(*addresses, n)
-    return _Tree(rows, parents, sequence[:m], end - start)
+    return Tree(rows, parents, sequence[:m], end - start)
 
 
-def _pairs(context: Context, tree: _Tree, wanted: npt.NDArray[np.uint8]) -> tuple[_Ints, int]:
+def _pairs(context: Context, tree: Tree, wanted: npt.NDArray[np.uint8]) -> tuple[_Ints, int]:
     """Pairs of a slot and a node whose head it covers, by slot, parents first; nodes left out."""
     room, n, moved = 4 * len(tree.rows) + 64, 0, 0
     pairs = np.empty((0, runs.P_WIDTH), np.int64)

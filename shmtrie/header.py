@@ -41,8 +41,9 @@ __all__ = [
     "check_page",
     "check_stamps",
     "file_kind",
+    "is_of_earlier_boot",
     "is_readable_layout",
-    "require",
+    "salvage_page",
     "unfinished_page",
 ]
 
@@ -226,6 +227,27 @@ def is_readable_layout(page: bytes) -> bool:
     )
 
 
+def is_of_earlier_boot(page: bytes) -> bool:
+    """Whether a segment's page, of our layout, was written before this machine last booted."""
+    if not is_readable_layout(page):
+        return False
+    stamped, current = np.frombuffer(page, HEADER, 1)["boot_id"][0].tobytes(), boot_id()
+    return stamped != current and any(stamped) and any(current)
+
+
+def salvage_page(page: bytes, name: str) -> Header | None:
+    """What the header page of a segment says, if it can be trusted, whatever the rest of the file is like."""
+    if not is_readable_layout(page):
+        return None
+    fields = np.frombuffer(page, HEADER, 1)[0]
+    if _crc(page) != int(fields["header_crc"]):
+        return None
+    try:
+        return _contents(fields, int(fields["total_bytes"]), name)
+    except (SegmentCorrupt, SegmentIncompatible):
+        return None
+
+
 def check_page(page: bytes, file_size: int, name: str) -> Header:
     """Check the header page of a segment and return what it says.
 
@@ -259,8 +281,7 @@ def check_page(page: bytes, file_size: int, name: str) -> Header:
         raise _other_layout(fields, name)
     if _crc(page) != int(fields["header_crc"]):
         raise _corrupt(name, "the checksum of its header is wrong")
-    stamped, current = fields["boot_id"].tobytes(), boot_id()
-    if stamped != current and any(stamped) and any(current):
+    if is_of_earlier_boot(page):
         raise SegmentIncompatible(
             f"segment {name!r} was made before this machine last booted and nobody keeps it up to date: "
             f"unlink it and create it anew"
@@ -298,39 +319,6 @@ def _contents(fields: Any, file_size: int, name: str) -> Header:
         creator_pid=int(fields["creator_pid"]),
         created_ns=int(fields["created_ns"]),
     )
-
-
-def require(
-    header: Header,
-    name: str,
-    block_size: int | None,
-    model: str | None,
-    exact_holes: bool | None = None,
-    capacity: Capacity | None = None,
-) -> None:
-    """Check a segment that exists against what the caller wants; None and "" mean anything.
-
-    The capacity is a resolved one; that of the segment may be larger.
-
-    Raises
-    ------
-    SegmentIncompatible
-    """
-    for what, wanted, found in (
-        ("block_size", block_size, header.block_size),
-        ("model", model or None, header.model),
-        ("exact_holes", exact_holes, header.exact_holes),
-    ):
-        if wanted is not None and wanted != found:
-            raise SegmentIncompatible(
-                f"segment {name!r} has {what}={found!r}, not {wanted!r}: use another one, or unlink it first"
-            )
-    small = header.capacity.fields_below(capacity) if capacity is not None else []
-    if small:
-        raise SegmentIncompatible(
-            f"segment {name!r} exists with less room for {', '.join(small)}: {header.capacity}; "
-            f"ask for less, or resize it"
-        )
 
 
 def _corrupt(name: str, what: str) -> SegmentCorrupt:

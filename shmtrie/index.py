@@ -9,10 +9,12 @@ from typing import Self
 import numpy as np
 
 from .capacity import Capacity
-from .errors import EventStatus, exception_for
+from .errors import EventStatus, SegmentPermission, exception_for
 from .events import EventLike
 from .kernels.build import ensure
 from .queries import IndexQueries
+from .recovery import RecoveryReport, recover_segment
+from .resize import resize
 from .segment import Segment
 from .writer import Writer
 
@@ -181,6 +183,61 @@ class Index(IndexQueries):
                 f"event {i} of the dump, the first of {len(refused)} that were refused",
             )
         return int(np.count_nonzero(statuses == EventStatus.OK))
+
+    def resize(self, capacity: Capacity, patience: float = 1.0) -> None:
+        """Put a copy of other sizes in this segment's place, under its name.
+
+        Everything is copied, what is held behind a cut included; ranks keep their last event ids, and belong
+        to the next lane that gets an event of them. Name, block size, model and mode stay. Until the copy is
+        complete this segment is in force; then it is `retired`: attach anew, this handle included.
+
+        Parameters
+        ----------
+        capacity : Capacity
+            Of the copy. Both segments exist for a while, so there has to be room for both.
+        patience : float
+            Seconds to wait for operations under way.
+
+        Raises
+        ------
+        CapacityExceeded
+            If the content does not fit; says which table is too small.
+        Busy
+            If a writer is stopped in the middle of an operation, or another process resizes or rebuilds.
+        SegmentNoSpace, SegmentPermission, SegmentRetired, SegmentCorrupt
+            Whatever is raised, this segment goes on as it is, unless it is said to be retired.
+
+        Notes
+        -----
+        Writers get `SegmentRetired` from the moment the copy begins. What they get it for is not in the
+        copy: apply it again after attaching anew. A resize that dies half-way leaves this segment in force,
+        and an unfinished file, which the next resize or `recover` removes.
+        """
+        resize(self._open(), capacity, patience)
+
+    def recover(self, patience: float = 1.0) -> RecoveryReport:
+        """Bring the records of all dead lanes to rest, let their ranks go, and free what can be freed.
+
+        Writers do that when it stands in their way. Lanes whose processes live, stopped ones included, are
+        left alone.
+
+        Parameters
+        ----------
+        patience : float
+            Seconds to wait for other lanes.
+
+        Returns
+        -------
+        RecoveryReport
+
+        Raises
+        ------
+        SegmentPermission, SegmentRetired
+        """
+        segment = self._open()
+        if segment.read_only:
+            raise SegmentPermission(f"segment {segment.name!r} is attached read-only: attach for writing")
+        return recover_segment(segment, patience)
 
     def flush(self) -> int:
         """Nothing is queued: events are applied when the call returns. Always 0."""

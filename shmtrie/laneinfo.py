@@ -9,7 +9,17 @@ from typing import Final, NamedTuple
 from .layout import LANE_ACTIVE, LOCK_LANE, LOCK_TAKING, PHASE_IDLE
 from .segment import Segment
 
-__all__ = ["PHASE", "LaneInfo", "check_lane", "holder_alive", "lane_info", "owner_alive", "pid_namespace"]
+__all__ = [
+    "PHASE",
+    "LaneInfo",
+    "check_lane",
+    "holder_alive",
+    "is_stopped",
+    "lane_info",
+    "owner_alive",
+    "pid_namespace",
+    "process_times",
+]
 
 PHASE: Final = 0xFF  # of the phase word; the rest is the operation number
 
@@ -37,7 +47,7 @@ class LaneInfo(NamedTuple):
         if self.alive and not self.active:
             return f"lane {self.lane}: being taken or recovered"
         whose = "" if self.pid_namespace == pid_namespace() else " of another pid namespace"
-        state = "" if self.alive else ", dead"
+        state = ", dead" if not self.alive else ", stopped" if is_stopped(self) else ""
         return f"lane {self.lane}: process {self.pid}{whose}{state}"
 
 
@@ -97,6 +107,22 @@ def check_lane(segment: Segment, lane: int) -> None:
     """Raise ValueError if the segment has no such lane."""
     if not 0 <= lane < segment.capacity.lanes:
         raise ValueError(f"segment {segment.name!r} has lanes 0 to {segment.capacity.lanes - 1}, got {lane}")
+
+
+def is_stopped(info: LaneInfo) -> bool:
+    """Whether the process that holds a lane is stopped, as far as this one can see it: for messages."""
+    if not info.alive or info.pid_namespace != pid_namespace():
+        return False
+    state, start_time = process_times(info.pid)
+    return state in ("T", "t") and start_time == info.start_time
+
+
+def process_times(pid: int | str) -> tuple[str, int]:
+    """(state, clock ticks from boot to its start) of a process; ("", 0) where /proc does not tell."""
+    with suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+        return fields[0].decode(), int(fields[19])
+    return "", 0
 
 
 def pid_namespace() -> int:

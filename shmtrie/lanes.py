@@ -18,11 +18,11 @@ import os
 import random
 import time
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from .bytelock import LockFile
 from .errors import Busy, ForkedHandle, LaneLost, LaneUnavailable, SegmentPermission, StaleHandle
-from .laneinfo import PHASE, check_lane, lane_info, pid_namespace
+from .laneinfo import PHASE, check_lane, lane_info, pid_namespace, process_times
 from .layout import (
     LANE_ACTIVE,
     LANE_FREE,
@@ -158,7 +158,7 @@ class LaneSeat:
         self._require_idle()
         record = self._record
         record["pid"] = os.getpid()
-        record["start_time"] = _start_time()
+        record["start_time"] = process_times("self")[1]
         record["pid_namespace"] = pid_namespace()
         record["joined_ns"] = time.time_ns()
         self.generation = (self.generation % M32) + 1  # 32 bits without 0
@@ -292,10 +292,3 @@ def _registering(segment: Segment) -> str:
     """Who holds the registry lock; a holder that died leaves its name until the next one comes."""
     lane = int(segment.header["registering"]) - 1
     return lane_info(segment, lane).describe() if 0 <= lane < segment.capacity.lanes else "another writer"
-
-
-def _start_time() -> int:
-    """Clock ticks from boot to the start of this process; 0 where /proc does not tell."""
-    with suppress(OSError, ValueError, IndexError), open("/proc/self/stat", "rb") as file:
-        return int(file.read().rpartition(b")")[2].split()[19])
-    return 0

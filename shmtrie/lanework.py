@@ -18,12 +18,13 @@ from .errors import EventStatus
 from .events import EventParts
 from .kernels import batch, recover, registry
 from .kernels import context as c
-from .kernels.reclaim import SCAN_STEP
 from .laneinfo import lane_info
 from .lanes import LaneSeat
 from .layout import LANE_FREE
 from .ranks import RankRegistry
+from .recovery import LaneRecovery, work_off
 from .segment import Segment
+from .succession import require_in_force, take_back
 
 __all__ = ["LaneWork"]
 
@@ -105,13 +106,15 @@ class LaneWork:
         """Make the seat this writer's: recovered, active, and what earlier holders left is done."""
         lane = self.seat.lane
         self.context = WriterContext(self.segment, lane)
+        self._recovery = LaneRecovery(self.segment, self.patience, lane, self.context)
+        self.recover_lane = self._recovery.recover_lane
         self.ranks = RankRegistry(
-            self.segment, self.context, lane, self.patience, self.recover_lane, self.recover_dead
+            self.segment, self.context, lane, self.patience, self.recover_lane, self._recovery.recover_dead
         )
         if self.seat.was_dead:
-            self._recover(self.seat, self.context, max(1.0, self.patience))
+            self._recovery.settle(self.seat, self.context, max(1.0, self.patience))
         else:
-            self.ranks.disown(lane)
+            self.ranks.disown()
         self.seat.activate()
         batch.tidy_up(self.context.address)
         self.ranks.sweep_dying()
@@ -131,17 +134,10 @@ class LaneWork:
             except errors.ShmtrieError:
                 pass
             else:
-                self._tidy()
-                self.ranks.disown(self.seat.lane)
+                # the seat's next holder does the rest
+                work_off(self.segment, self.context, self.patience, self.recover_lane)
+                self.ranks.disown()
             self.seat.leave()
-
-    def _tidy(self) -> None:
-        """Do what had to be left, as far as others let us; the seat's next holder does the rest."""
-        deadline = time.monotonic() + self.patience
-        for _ in range(self.segment.section_count("nodes") // SCAN_STEP + 2):
-            if batch.tidy_up(self.context.address) == c.OK or time.monotonic() > deadline:
-                break
-            self.recover_lane(self.context.get(c.C_TODO_LANE) - 1)
 
     def _unblock(self) -> None:
         """Where a dead lane is in the way of a reclaim, recover it: nobody else may meet its gates."""
@@ -179,6 +175,8 @@ class LaneWork:
         context.words[c.C_FINAL] = 0
         while True:
             status = batch.apply_event(context.address, *arguments)
+            if status == c.RETIRED and take_back(self.segment):
+                continue
             if status in _ROOM:
                 context.grow_for(status)
             elif status == c.UNKNOWN_RANK:
@@ -187,6 +185,8 @@ class LaneWork:
                 except errors.Busy:  # the registry is being held by another writer
                     return EventStatus.BUSY
                 if refused is None:
+                    continue
+                if refused == EventStatus.SEGMENT_RETIRED and take_back(self.segment):
                     continue
                 if refused != EventStatus.BUSY:
                     return refused
@@ -231,49 +231,6 @@ class LaneWork:
             return f"segment {self.segment.name!r} is retired: attach anew"
         return what
 
-    def _recover(self, seat: LaneSeat, context: WriterContext, seconds: float) -> None:
-        """Bring a dead lane's record to rest, as that lane; its ranks are nobody's then."""
-        deadline = time.monotonic() + seconds
-        while recover.recover(context.address) != c.OK:
-            # It waits for another lane's space lock. If that one is dead as well its recovery opens the lock,
-            # before it waits for anything itself: so of two that died none waits for the other for ever.
-            if self.recover_lane(context.get(c.C_BUSY_LANE)):
-                continue
-            if time.monotonic() > deadline:
-                raise errors.Busy(
-                    f"lane {seat.lane} of segment {self.segment.name!r}: its recovery waits for another lane"
-                )
-            time.sleep(0.001)
-        self.ranks.disown(seat.lane)  # before: who finds the lane free need not look for ranks
-        seat.recovered()
-
-    def recover_dead(self) -> bool:
-        """Recover all lanes whose holders are dead; whether there was one."""
-        used = np.flatnonzero(self.segment.view("lanes")["state"] != LANE_FREE)
-        return any([self.recover_lane(int(lane)) for lane in used])
-
-    def recover_lane(self, lane: int) -> bool:
-        """If the holder of a lane is dead, recover it, and its ranks are free; whether that was so."""
-        if not 0 <= lane < self.segment.capacity.lanes or lane == self.seat.lane:
-            return False
-        try:
-            seat = LaneSeat.take(self.segment, lane)
-        except errors.LaneUnavailable:
-            return False
-        try:
-            dead = seat.was_dead
-            if dead:
-                context = WriterContext(self.segment, lane)
-                self._recover(seat, context, self.patience)
-                batch.take_todo(self.context.address, context.address)
-            else:
-                self.ranks.disown(lane)
-            return dead
-        except errors.Busy:  # a stopped process is in the way: another try, another time
-            return False
-        finally:
-            seat.leave()
-
 
 class Turn:
     """One thread at a time, and the seat is still ours; `after` is called at the end."""
@@ -289,7 +246,7 @@ class Turn:
     def __enter__(self) -> None:
         self._seat.check()  # before the lock: a forked child may have inherited a locked one
         if self._segment.header["retired"]:  # StaleHandle when the index was closed
-            raise errors.SegmentRetired(f"segment {self._segment.name!r} is retired: attach anew")
+            require_in_force(self._segment)
         if not self._lock.acquire(blocking=False):
             raise RuntimeError("a writer serves one thread at a time: open one writer a thread")
         try:

@@ -21,8 +21,7 @@ import numpy as np
 
 # ------------------------------------------------------------------------------------------------ limits
 LINE, PAGE = 64, 4096  # bytes
-MAX_LANES = 48
-MAX_SLOTS = 65_535
+MAX_LANES, MAX_SLOTS = 48, 65_535
 MAX_NODES = 2**32 - 2
 MAX_EDGE = 2_048  # blocks; a longer chain goes on in a child
 MAX_STORE = 1 << 20  # blocks of one store or one query
@@ -111,6 +110,7 @@ HEADER = _record(
     ],
     PAGE,
 )
+RETIRED, SUCCEEDING = 1, 2  # values of `retired`: for good; while a successor is being made
 H_IMMUTABLE_END = offset(HEADER, "immutable_end")
 H_READY = offset(HEADER, "ready")
 H_RETIRED = offset(HEADER, "retired")
@@ -119,8 +119,8 @@ H_SLOTS_HIGH = offset(HEADER, "slots_high")
 H_NODES_HIGH = offset(HEADER, "nodes_high")
 
 # ------------------------------------------------------------------------------------------------ lanes
-# byte-range locks on the segment's file: a lane's seat, registration of ranks, creator, taking a seat
-LOCK_LANE, LOCK_REGISTRY, LOCK_CREATOR, LOCK_TAKING = 0, 64, 65, 128
+# locks on bytes of the file: a lane's seat, registration of ranks, creator, succession, taking a seat
+LOCK_LANE, LOCK_REGISTRY, LOCK_CREATOR, LOCK_SUCCESSION, LOCK_TAKING = 0, 64, 65, 66, 128
 LANE_FREE, LANE_ACTIVE, LANE_RECOVERING = 0, 1, 2
 # counters of rare or per-event things, one writer each
 COUNTERS = (

@@ -7,11 +7,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .contexts import WriterContext, signed
-from .errors import Busy, EventStatus
+from .errors import Busy, EventStatus, SegmentRetired
 from .events import KIND_CLEAR, KIND_STORE, EventParts
 from .kernels import batch, registry
 from .kernels import context as c
@@ -21,7 +23,30 @@ from .layout import COUNTERS, SLOT_ACTIVE, SLOT_DYING, SLOT_GENERATION, SLOT_OWN
 from .scores import WorkerWithDpRank
 from .segment import Segment
 
-__all__ = ["RankRegistry"]
+__all__ = ["RankRegistry", "disown", "table_use"]
+
+
+def disown(states: npt.NDArray[Any], context: WriterContext, lane: int) -> int:
+    """No rank belongs to a lane any more: it was closed, or is dead and recovered. How many did.
+
+    `states` are the segment's `rank_states`.
+    """
+    states = states["state"]
+    owned = (states & np.uint64(0xFF | 0xFF << SLOT_OWNER)) == SLOT_ACTIVE | (lane + 1) << SLOT_OWNER
+    slots = np.flatnonzero(owned).tolist()
+    return sum(registry.registry_own(context.address, slot, lane + 1, 0) for slot in slots)
+
+
+def table_use(segment: Segment, table: str) -> tuple[int, int | None]:
+    """(entries in use, their limit) of nodes, extents (lines), ranks or children."""
+    view, capacity = segment.view, segment.capacity
+    if table == "nodes":
+        return int(np.count_nonzero(view("node_claims")[1:])), capacity.nodes
+    if table == "extents":
+        return int(np.count_nonzero(view("line_claims"))), capacity.extents
+    if table == "ranks":
+        return int(np.count_nonzero(view("rank_states")["state"] & np.uint64(0xFF))), capacity.workers
+    return int(np.count_nonzero(view("children"))), view("children").size
 
 
 class RankRegistry:
@@ -70,6 +95,8 @@ class RankRegistry:
         """
         rank = parts.rank
         with self._registering():
+            if self._segment.header["retired"]:  # a resizer may have copied the ranks already
+                return EventStatus.SEGMENT_RETIRED
             slot = self._find(rank)
             if slot >= 0:
                 owner = self._owner(slot)
@@ -158,11 +185,9 @@ class RankRegistry:
             self._lanes["counters"][self._lane, COUNTERS.index("busy")] += np.uint64(1)
 
     # ------------------------------------------------------------------------------------------ ownership
-    def disown(self, lane: int) -> None:
-        """No rank belongs to a lane any more: it was closed, or is dead and recovered."""
-        for slot in self._slots(SLOT_ACTIVE):
-            if self._owner(slot) == lane + 1:
-                registry.registry_own(self._context.address, slot, lane + 1, 0)
+    def disown(self) -> None:
+        """No rank belongs to this lane any more; works when the segment's handle was closed, too."""
+        disown(self._states, self._context, self._lane)
 
     def release(self, rank: WorkerWithDpRank) -> None:
         """Give one rank away."""
@@ -182,6 +207,9 @@ class RankRegistry:
     def remove_worker(self, worker_id: int) -> None:
         """Mark the worker's slots, wait for the operations that may still write them, sweep and free."""
         with self._registering():
+            # under the lock: a resizer copies the ranks under it, and would bring the worker back
+            if self._segment.header["retired"]:
+                raise SegmentRetired(f"segment {self._segment.name!r} is retired: attach anew")
             for slot in self._slots(SLOT_ACTIVE):
                 if int(self._records["worker_id"][slot]) == worker_id:
                     registry.registry_mark(self._context.address, slot)
@@ -192,6 +220,18 @@ class RankRegistry:
         if self._slots(SLOT_DYING):
             with suppress(Busy), self._registering():
                 self._sweep_dying()
+
+    def free_unused(self) -> None:
+        """Free the slots of removed workers, and of ranks that never came to store anything.
+
+        Raises
+        ------
+        Busy
+            If other writers keep the registry.
+        """
+        with self._registering():
+            self._mark_abandoned()
+            self._sweep_dying()
 
     def _mark_abandoned(self) -> None:
         """Mark slots that were assigned to a rank whose first store a death cut off. Registry lock held."""
@@ -248,19 +288,9 @@ class RankRegistry:
 
     def fullness(self, table: str) -> str:
         """Which table is full, how full, and what to do."""
-        capacity = self._segment.capacity
-        word = table.split(" ")[0]
-        if word == "nodes":
-            used, total = int(np.count_nonzero(self._segment.view("node_claims")[1:])), capacity.nodes
-        elif word == "extents":
-            claims = self._segment.view("line_claims")
-            used, total = int(np.count_nonzero(claims)), capacity.extents
-            table = "extents (extents in use / lines of 64 bytes)"
-        elif word == "ranks":
-            used, total = len(self._slots(SLOT_ACTIVE)) + len(self._slots(SLOT_DYING)), capacity.workers
-        elif word == "children":
-            used = int(np.count_nonzero(self._segment.view("children")))
-            total = self._segment.view("children").size
-        else:
+        if table.startswith("the"):
             return f"the store touches more nodes than {table} holds: split it"
+        used, total = table_use(self._segment, table)
+        if table == "extents":
+            table = "extents (extents in use / lines of 64 bytes)"
         return f"{table} full ({used} of {total}): remove blocks, or resize the segment"

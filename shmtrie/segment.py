@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import mmap
 import operator
-import os
 import time
 from contextlib import suppress
 from typing import Any
@@ -21,9 +20,10 @@ from .bytelock import LockFile
 from .capacity import SECTION_DTYPES, Capacity
 from .creation import find, make
 from .errors import SegmentNotFound, SegmentPermission, SegmentRetired, StaleHandle
-from .header import Header, check_stamps, require
-from .layout import HEADER
+from .header import Header, check_stamps
+from .layout import HEADER, SUCCEEDING
 from .shmfile import is_named, map_file, open_file, remove, segment_names, segment_path, valid_name
+from .stamps import require
 
 __all__ = ["Segment"]
 
@@ -263,28 +263,11 @@ class Segment:
 
     @property
     def retired(self) -> bool:
-        """Whether the segment is marked as retired, or the name is gone or belongs to another one."""
-        return bool(self.header["retired"]) or not self.named
+        """Whether the segment is marked as retired for good, or the name is gone or belongs to another one.
 
-    def take_name(self, name: str) -> None:
-        """Rename this segment in one step, in place of the one that has the name now, if any.
-
-        Handles that were attached under the old name see themselves retired.
-
-        Raises
-        ------
-        SegmentRetired
-            If the segment has lost its own name.
-        SegmentPermission, TypeError, ValueError
+        One that is being resized is not: its successor may never come.
         """
-        bare = valid_name(name)
-        if not self.named:
-            raise SegmentRetired(f"segment {self.name!r} has lost its name and cannot be renamed")
-        try:
-            os.rename(self.path, segment_path(bare))
-        except PermissionError:
-            raise SegmentPermission(f"no permission to rename segment {self.name!r} to {bare!r}") from None
-        self.name = bare
+        return int(self.header["retired"]) not in (0, SUCCEEDING) or not self.named
 
     # ------------------------------------------------------------------------------------------ locks
     def open_lock_file(self) -> LockFile:

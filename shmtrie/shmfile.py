@@ -6,6 +6,7 @@ that somebody has open or mapped are not given to another one.
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import os
 import stat
@@ -19,11 +20,12 @@ import posix_ipc
 from .bytelock import LockFile
 from .errors import SegmentCorrupt, SegmentNotFound, SegmentPermission
 from .header import is_readable_layout
-from .layout import H_RETIRED, LOCK_CREATOR, MAGIC, PAGE
+from .layout import H_RETIRED, LOCK_CREATOR, MAGIC, PAGE, RETIRED
 
 __all__ = [
     "SHM_DIRECTORY",
     "is_named",
+    "lock_or_give_up",
     "map_file",
     "open_file",
     "read_page",
@@ -31,12 +33,14 @@ __all__ = [
     "segment_names",
     "segment_path",
     "shm_open",
+    "successor_name",
     "unlink_name",
     "valid_name",
 ]
 
 SHM_DIRECTORY: Final = "/dev/shm"
 _MAX_NAME: Final = 255
+_SUCCESSOR: Final = ".next"
 _REMOVE_WAIT: Final = 2.0  # seconds that an unlink waits for a creation in progress
 
 
@@ -63,6 +67,13 @@ def valid_name(name: str) -> str:
 def segment_path(name: str) -> str:
     """The file of a segment; `name` without the leading slash."""
     return f"{SHM_DIRECTORY}/{name}"
+
+
+def successor_name(name: str) -> str:
+    """Under which name the successor of a segment is made, until it takes the segment's own."""
+    if len(os.fsencode(name)) + len(_SUCCESSOR) <= _MAX_NAME:
+        return name + _SUCCESSOR
+    return hashlib.sha256(os.fsencode(name)).hexdigest() + _SUCCESSOR
 
 
 def is_named(identity: tuple[int, int], name: str) -> bool:
@@ -135,19 +146,21 @@ def remove(name: str) -> None:
             return
         try:
             file.set_carrying(True)
-            _lock_or_give_up(file)
+            lock_or_give_up(file)
             if not is_named(file.identity, name):
                 continue  # replaced meanwhile
             if is_readable_layout(read_page(file)):
-                os.pwrite(file.descriptor, (1).to_bytes(8, "little"), H_RETIRED)
+                os.pwrite(file.descriptor, RETIRED.to_bytes(8, "little"), H_RETIRED)
             unlink_name(name)
             return
         finally:
             file.close()
 
 
-def _lock_or_give_up(file: LockFile) -> None:
-    """Wait for a creation in progress; a stopped creator must not keep others from removing its file."""
+def lock_or_give_up(file: LockFile) -> None:
+    """Take the creator's lock of a file whose name is to change, or give up after a while: a stopped creator
+    must not keep others from removing its file.
+    """
     deadline = time.monotonic() + _REMOVE_WAIT
     while not file.try_lock(LOCK_CREATOR) and time.monotonic() < deadline:
         time.sleep(0.002)

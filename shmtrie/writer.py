@@ -28,6 +28,7 @@ from .lanework import LaneWork
 from .layout import MAX_STORE
 from .scores import WorkerWithDpRank
 from .segment import Segment
+from .succession import require_in_force
 
 __all__ = ["Writer"]
 
@@ -73,6 +74,7 @@ class Writer:
         ensure()
         if segment.retired:
             raise SegmentRetired(f"segment {segment.name!r} is retired or has lost its name: attach anew")
+        require_in_force(segment, wait=max(1.0, patience))
         self._work = LaneWork(segment, patience)
         self._closed = False
 

@@ -42,13 +42,12 @@ from shmtrie.kernels.reclaim import work_todo
 from shmtrie.kernels.registry import rank_slot, refresh_mine, slot_generation, slot_owner, state_at
 from shmtrie.kernels.remove import remove, sweep
 from shmtrie.kernels.store import store
-from shmtrie.kernels.transaction import begin, finish
+from shmtrie.kernels.transaction import begin, finish, is_retired
 from shmtrie.layout import (
     COUNTERS,
     COV_ALIAS,
     H_EPOCH,
     H_NODES_HIGH,
-    H_RETIRED,
     L_NTODO,
     L_TODO,
     L_TODO_SCAN,
@@ -127,7 +126,7 @@ def apply_one(ctx, kind, worker_id, dp_rank, has_parent, parent, local, external
     ):
         finish(ctx)
         return UNKNOWN_RANK
-    if ld64s(get(ctx, C_HEADER_EPOCH) - H_EPOCH + H_RETIRED) != 0:
+    if is_retired(ctx):
         finish(ctx)
         return RETIRED
     refresh_mine(ctx)
@@ -221,6 +220,9 @@ def apply_events(ctx, columns, first, last, statuses):
 def sweep_slot(ctx, slot, first):
     """Take a slot's rank out of all nodes, from node id `first` on: (status, where to go on)."""
     begin(ctx)
+    if is_retired(ctx):
+        finish(ctx)
+        return RETIRED, first
     refresh_mine(ctx)
     status, node = sweep(ctx, slot, first)
     finish(ctx)
@@ -231,7 +233,8 @@ def sweep_slot(ctx, slot, first):
 def tidy_up(ctx):
     """Work off the to-do list, or a part of it: OK, or TODO when something is left (call again)."""
     begin(ctx)
-    work_todo(ctx)
+    if not is_retired(ctx):
+        work_todo(ctx)
     finish(ctx)
     return TODO if has_todo(ctx) else OK
 

@@ -41,7 +41,7 @@ def _dense_words(ctx, slot):
 
 
 @jit
-def _new_extent(ctx, words, form):
+def cov_extent(ctx, words, form):
     """A cleared extent of coverage words as a head, or 0."""
     lines = words >> 3 if form == FORM_LIST else words >> 4
     line = claim_lines(ctx, lines)
@@ -67,7 +67,7 @@ def cov_grow(ctx, a, slot):
     dense = _dense_words(ctx, slot)
     want = 8 if head == 0 else 2 * words
     to_list = form != FORM_DENSE and want * 8 <= dense * 4
-    fresh = _new_extent(ctx, want, FORM_LIST) if to_list else _new_extent(ctx, dense, FORM_DENSE)
+    fresh = cov_extent(ctx, want, FORM_LIST) if to_list else cov_extent(ctx, dense, FORM_DENSE)
     if fresh == 0:
         return FULL, 0, 0, 1
     y = line_at(ctx, fresh & M32)
@@ -134,7 +134,7 @@ def cov_split(ctx, a, b, cut):
         few = n <= INLINE_WORDS or n * 32 <= words * 4
         y, fresh = b + N_INLINE, 0
         if not few or n > INLINE_WORDS:
-            fresh = _new_extent(ctx, (n + 7) & ~7, FORM_LIST) if few else _new_extent(ctx, words, FORM_DENSE)
+            fresh = cov_extent(ctx, (n + 7) & ~7, FORM_LIST) if few else cov_extent(ctx, words, FORM_DENSE)
             if fresh == 0:
                 return FULL
             y = line_at(ctx, fresh & M32)
@@ -161,7 +161,7 @@ def cov_split(ctx, a, b, cut):
         n += (ld64(x + k * 8) & M12) > cut
     y = b + N_INLINE
     if n > INLINE_WORDS:
-        fresh = _new_extent(ctx, (n + 7) & ~7, FORM_LIST)
+        fresh = cov_extent(ctx, (n + 7) & ~7, FORM_LIST)
         if fresh == 0:
             return FULL
         y = line_at(ctx, fresh & M32)

@@ -14,7 +14,7 @@ from shmtrie.kernels.hooks import Site, at
 from shmtrie.kernels.protocol import count, node_at
 from shmtrie.kernels.reclaim import work_todo
 from shmtrie.kernels.spaces import space_unlock
-from shmtrie.kernels.transaction import finish, redo_all, release, undo_all
+from shmtrie.kernels.transaction import finish, is_retired, redo_all, release, undo_all
 from shmtrie.layout import (
     COUNTERS,
     L_OP,
@@ -78,7 +78,8 @@ def recover(ctx):
     elif phase == PHASE_REDO:
         redo_all(ctx)
     release(ctx)
-    work_todo(ctx)
+    if not is_retired(ctx):  # a resizer copies what lies there
+        work_todo(ctx)
     count(ctx, RECOVERIES, 1)
     if (pl64(r + L_OP) & 1) != 0:
         finish(ctx)

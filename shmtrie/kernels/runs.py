@@ -67,7 +67,7 @@ def _pair(pairs, k):
 
 
 @inl
-def _stands(a, row):
+def row_stands(a, row):
     """The node still stands as it was listed; loads before are not moved behind."""
     fence_acquire()
     return (
@@ -79,7 +79,7 @@ def _stands(a, row):
 
 
 @inl
-def _length(row):
+def row_length(row):
     return (pl64(row + R_TAIL * 8) & M31) - (pl64(row + R_BEGIN * 8) & M32)
 
 
@@ -105,7 +105,7 @@ def _list_node(ctx, a, node, row):
         ps64(row + R_EDGE * 8, edge)
         if length > 0:
             ps64(row + R_FIRST * 8, ld64(get(ctx, C_EXTENTS) + (edge & M32) * LINE))
-            if _stands(a, row):
+            if row_stands(a, row):
                 return 1
     return 0
 
@@ -215,7 +215,7 @@ def list_pairs(ctx, rows, sequence, m, wanted, pairs, room):
         row = _row(rows, k)
         a = get(ctx, C_NODES) + pl64(row + R_NODE * 8) * NODE_BYTES
         after = _pairs_of(ctx, a, k, pairs, room, n, wanted)
-        if _stands(a, row):
+        if row_stands(a, row):
             n = after
         else:
             moved += 1
@@ -228,7 +228,7 @@ def _copy_blocks(ctx, pair, row, local, external):
     """Copy the hashes of a pair's blocks: 1 if they are what they were listed as."""
     a = get(ctx, C_NODES) + pl64(row + R_NODE * 8) * NODE_BYTES
     slot, low, edge = pl64(pair + P_SLOT * 8), pl64(pair + P_LOW * 8), pl64(row + R_EDGE * 8)
-    n = min(word_cutoff(low), _length(row))
+    n = min(word_cutoff(low), row_length(row))
     x = get(ctx, C_EXTENTS) + (edge & M32) * LINE
     y = x + lshr(edge, 32) * 8
     if (low & COV_ALIAS) != 0:
@@ -247,7 +247,7 @@ def _copy_blocks(ctx, pair, row, local, external):
         _, now, _ = cov_find(ctx, a, slot)
         if now != low:
             return 0
-    return 1 if _stands(a, row) else 0
+    return 1 if row_stands(a, row) else 0
 
 
 @inl
@@ -273,7 +273,7 @@ def _reach(rows, parents, places, pairs, lo, hi):
             reached = pl64(upper + P_STATE * 8) == REACHED | FULL
             if reached:
                 ps64(upper + P_KIDS * 8, pl64(upper + P_KIDS * 8) + 1)
-        full = word_cutoff(pl64(pair + P_LOW * 8)) >= _length(row)
+        full = word_cutoff(pl64(pair + P_LOW * 8)) >= row_length(row)
         ps64(pair + P_STATE * 8, (REACHED if reached else 0) | (FULL if full else 0))
         ps64(places + pl64(pair + P_ROW * 8) * 8, i + 1)
 
@@ -316,7 +316,7 @@ def cut_runs(ctx, rows, parents, places, pairs, lo, hi, local, external, runs):
             ps64(run + U_FIRST * 8, n)
             n_runs += 1
             run += U_WIDTH * 8
-        n += min(word_cutoff(pl64(pair + P_LOW * 8)), _length(row))
+        n += min(word_cutoff(pl64(pair + P_LOW * 8)), row_length(row))
         ps64(run - U_WIDTH * 8 + U_END * 8, n)
         ps64(pair + P_LOW * 8, pl64(external + (n - 1) * 8))
         last = i

@@ -15,12 +15,13 @@ one by one, so doing one twice is harmless, also for another process that finish
 
 from __future__ import annotations
 
-from shmtrie.atomics import add64, cas32, cas64, fence_full, ld32, ld64, lshr, pl64, st32, st64, st64r
+from shmtrie.atomics import add64, cas32, cas64, fence_full, ld32, ld64, ld64s, lshr, pl64, st32, st64, st64r
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.children import child_count, first_hash, space_owner
 from shmtrie.kernels.context import (
     C_BASE,
     C_CLAIMS,
+    C_HEADER_EPOCH,
     C_N_NODES,
     C_NODE_CLAIMS,
     C_OPERATION,
@@ -50,6 +51,8 @@ from shmtrie.layout import (
     CHUNK_LINES,
     GATE_CHUNKS,
     GATES_A_CHUNK,
+    H_EPOCH,
+    H_RETIRED,
     L_CHUNKS,
     L_NCHUNKS,
     L_NGATES,
@@ -108,6 +111,16 @@ def finish(ctx):
     _set_phase(ctx, PHASE_IDLE)
     add64(get(ctx, C_RECORD) + L_OP, 1)
     at(ctx, Site.OPERATION_ENDED)
+
+
+@inl
+def is_retired(ctx):
+    """Whether the segment is retired, or about to be: asked after `begin`, before anything is changed.
+
+    Sequentially consistent against the operation counter, as is the other side: either a resizer sees this
+    operation, and waits for it, or the operation sees the mark, and changes nothing.
+    """
+    return ld64s(get(ctx, C_HEADER_EPOCH) - H_EPOCH + H_RETIRED) != 0
 
 
 @jit

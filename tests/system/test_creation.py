@@ -133,7 +133,7 @@ def signal_at(step: int, number: int) -> Callable[[], int]:
     for place, attribute in (
         (creation, "shm_open"),
         (creation, "is_named"),
-        (creation, "_check_room"),
+        (creation, "check_room"),
         (os, "fchmod"),
         (os, "pwrite"),
         (os, "posix_fallocate"),

@@ -149,7 +149,7 @@ def test_unlink_marks_what_it_unlinks(name: str, monkeypatch: pytest.MonkeyPatch
         os.unlink(SHM / name)
         made.append(Segment.create(name, SMALL))
 
-    monkeypatch.setattr(shmfile, "_lock_or_give_up", replace)
+    monkeypatch.setattr(shmfile, "lock_or_give_up", replace)
     Segment.unlink(name)
     assert [int(segment.header["retired"]) for segment in made] == [0, 1]
     for segment in made:

@@ -70,6 +70,10 @@ WRITES: dict[str, Callable[[Index], Any]] = {
     "remove_worker": lambda i: i.remove_worker(1),
     "load_events": lambda i: i.load_events([CLEARED]),
 }
+UPKEEP: dict[str, Callable[[Index], Any]] = {
+    "recover": lambda i: i.recover(),
+    "resize": lambda i: i.resize(SMALL),
+}
 WRITER_CALLS: dict[str, Callable[[Writer], Any]] = {
     "store": lambda w: w.store(1, 13, [4], [14]),
     "remove": lambda w: w.remove(1, [13]),
@@ -87,13 +91,13 @@ def public(kind: type) -> set[str]:
 
 
 def test_the_tables_name_every_method() -> None:
-    covered = {name.split(" ")[0] for name in READS | WRITES}
+    covered = {name.split(" ")[0] for name in READS | WRITES | UPKEEP}
     assert public(Index) - covered == {"attach", "create", "unlink", "list", "close", "name"}
     assert public(Writer) - WRITER_CALLS.keys() == {"close", "lane"}
 
 
 # ----------------------------------------------------------------------------------------------------- closed
-@pytest.mark.parametrize("name", READS | WRITES)
+@pytest.mark.parametrize("name", READS | WRITES | UPKEEP)
 def test_closed_index(index: Index, name: str) -> None:
     with Index.attach(index.name, read_only=False) as handle:
         if name in READS:
@@ -101,7 +105,7 @@ def test_closed_index(index: Index, name: str) -> None:
         for _ in range(2):
             handle.close()
             with pytest.raises(StaleHandle, match=f"{index.name}.*closed: attach anew|closed: attach anew"):
-                (READS | WRITES)[name](handle)
+                (READS | WRITES | UPKEEP)[name](handle)
         assert "closed" in repr(handle) and handle.name == index.name
     assert scores(index, QUERY) == HERE
 
@@ -194,7 +198,7 @@ def test_read_only(index: Index) -> None:
     before = contents(index, [QUERY.tolist()])
     with Index.attach(index.name) as reader:
         assert "(read-only)" in repr(reader) and not reader.segment.header.flags.writeable
-        for name, call in WRITES.items():
+        for name, call in (WRITES | UPKEEP).items():
             with pytest.raises(SegmentPermission, match="read-only: attach for writing"):
                 call(reader)
                 pytest.fail(name)
@@ -263,7 +267,7 @@ def test_unlinked(index: Index, renewed: bool) -> None:
         batch = [said.pop("apply_events"), said.pop("apply_batch")]
         assert all(b is SegmentRetired or b.tolist() == [8] for b in batch)
         assert {k for k, v in said.items() if v is not SegmentRetired} == set()
-        for call in WRITES.values():
+        for call in (WRITES | UPKEEP).values():
             with pytest.raises(SegmentRetired, match="attach anew"):
                 call(index)
         assert changed(before, contents(index, [QUERY.tolist()])) == []

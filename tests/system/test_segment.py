@@ -312,18 +312,6 @@ def test_name_that_was_removed_without_a_mark(name: str) -> None:
         assert segment.retired and int(segment.header["retired"]) == 0
 
 
-def test_take_name(name: str, segment_name: Callable[[], str]) -> None:
-    with Segment.create(name, SMALL) as old, Segment.create(segment_name(), SMALL) as new:
-        with Segment.attach(new.name) as early:
-            new.take_name(name)
-            assert new.name == name and new.named and not new.retired
-            assert old.retired and early.retired
-        with Segment.attach(name) as found:
-            assert found.uuid == new.uuid
-        with pytest.raises(SegmentRetired):
-            old.take_name("elsewhere")
-
-
 # ------------------------------------------------------------------------------------------------ exist_ok
 def test_existing_segment(name: str) -> None:
     with Segment.create(name, SMALL, block_size=16, model="m") as made:

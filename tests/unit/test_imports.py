@@ -24,11 +24,12 @@ ORDER = (
     ("errors", "layout", "atomics", "vectors"),
     ("kernels",),
     ("scores", "event_types", "events", "arguments", "indexer", "hashing"),
-    ("shmfile", "bytelock", "capacity", "header", "creation", "segment", "laneinfo", "lanes"),
-    ("contexts", "fastcall", "ranks", "stats", "verify", "verify_ranks", "verify_text", "dump"),
-    ("lanework", "writer", "queries", "index"),
+    ("shmfile", "shmroom", "bytelock", "capacity", "header", "stamps", "creation", "segment", "succession"),
+    ("laneinfo", "lanes"),
+    ("contexts", "fastcall", "ranks", "recovery", "stats", "verify", "verify_ranks", "verify_text", "dump"),
+    ("resize", "lanework", "writer", "queries", "rebuild", "index"),
     ("radix_nodes", "radix_queries", "radix_tree", "pool", "sharding"),
-    ("engines", "replay", "cli_output", "cli"),
+    ("engines", "replay", "cli_output", "cli_common", "cli_look", "cli_change", "cli"),
 )
 ROW = {name: row for row, names in enumerate(ORDER) for name in names}
 
