@@ -228,11 +228,14 @@ def is_readable_layout(page: bytes) -> bool:
 
 
 def is_of_earlier_boot(page: bytes) -> bool:
-    """Whether a segment's page, of our layout, was written before this machine last booted."""
+    """Whether an undamaged segment's page, of our layout, was written before this machine last booted."""
     if not is_readable_layout(page):
         return False
-    stamped, current = np.frombuffer(page, HEADER, 1)["boot_id"][0].tobytes(), boot_id()
-    return stamped != current and any(stamped) and any(current)
+    fields = np.frombuffer(page, HEADER, 1)[0]
+    stamped, current = fields["boot_id"].tobytes(), boot_id()
+    if stamped == current or not any(stamped) or not any(current):
+        return False
+    return _crc(page) == int(fields["header_crc"])
 
 
 def salvage_page(page: bytes, name: str) -> Header | None:

@@ -7,7 +7,6 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,11 @@ import pytest
 from shmtrie import creation, shmfile
 from shmtrie.bytelock import LockFile
 from shmtrie.capacity import Capacity
-from shmtrie.errors import SegmentNotFound, ShmtrieError
-from shmtrie.header import unfinished_page
+from shmtrie.errors import SegmentNotFound
 from shmtrie.layout import LOCK_CREATOR
 from shmtrie.segment import Segment
 from tests.system.children import Child, open_descriptors, outcome, wait_until
+from tests.system.creators import LEFTOVERS, create, race_attachers, race_creators, race_unlinkers
 
 SMALL = Capacity(blocks=100, workers=4, lanes=1, extents=1)
 SHM = Path("/dev/shm")
@@ -35,84 +34,21 @@ def name(segment_name: Callable[[], str]) -> Iterator[str]:
     (SHM / free).unlink(missing_ok=True)
 
 
-def create(name: str, **arguments: Any) -> str:
-    """What becomes of creating a segment: its uuid or the error."""
-    try:
-        with Segment.create(name, SMALL, **arguments) as made:
-            return str(made.uuid)
-    except ShmtrieError as error:
-        return type(error).__name__
-
-
 # ------------------------------------------------------------------------------------------------ races
-@pytest.mark.parametrize("leftover", [None, "empty", "unfinished"])
+@pytest.mark.parametrize("leftover", ["", *LEFTOVERS])
 @pytest.mark.parametrize("exist_ok", [False, True])
-def test_sixteen_creators(segment_name: Callable[[], str], exist_ok: bool, leftover: str | None) -> None:
-    names = [segment_name() for _ in range(4 if leftover == "empty" else 12)]
-
-    def body(connection: Connection) -> None:
-        for name in names:
-            connection.send(None)
-            connection.recv()
-            connection.send(create(name, exist_ok=exist_ok, timeout=20.0))
-
-    with ExitStack() as stack:
-        children = [stack.enter_context(Child(body)) for _ in range(16)]
-        for name in names:
-            if leftover:
-                (SHM / name).write_bytes(b"" if leftover == "empty" else unfinished())
-            for child in children:
-                child.hear()
-            for child in children:
-                child.say()
-            answers = Counter(child.hear() for child in children)
-            with Segment.attach(name) as found:
-                winner = str(found.uuid)
-            Segment.unlink(name)
-            assert answers == ({winner: 16} if exist_ok else {winner: 1, "SegmentExists": 15})
-
-
-def unfinished() -> bytes:
-    """The first page of a creator that died right after it."""
-    return unfinished_page(1)
+def test_sixteen_creators(name: str, exist_ok: bool, leftover: str) -> None:
+    if leftover == "stale" and not exist_ok:
+        pytest.skip("it is not replaced unasked")
+    race_creators(name, 16, 4 if leftover == "empty" else 12, exist_ok, leftover)
 
 
 def test_attachers_beside_unlink_and_create(name: str) -> None:
-    def attach(connection: Connection) -> Counter[str]:
-        seen: Counter[str] = Counter()
-        while seen.total() <= 10 or not connection.poll():  # also a child that gets the core late has a look
-            try:
-                with Segment.attach(name, read_only=bool(seen.total() % 2), timeout=10.0) as found:
-                    seen["ok" if int(found.view("nodes")["version"][0]) == 1 << 32 else "torn"] += 1
-            except SegmentNotFound:
-                seen["none"] += 1
-        return seen
-
-    with ExitStack() as stack:
-        children = [stack.enter_context(Child(attach)) for _ in range(3)]
-        for _ in range(150):
-            Segment.create(name, SMALL, timeout=20.0).close()
-            Segment.unlink(name)
-        for child in children:
-            child.say()
-            seen = child.hear()
-            assert set(seen) <= {"ok", "none"} and seen.total() > 10
-            assert child.wait() == 0
+    race_attachers(name, 3, 150)
 
 
 def test_two_who_create_and_unlink(name: str) -> None:
-    """Each removes only what is there: nobody ever sees another error than these."""
-
-    def body(connection: Connection) -> Counter[str]:
-        seen: Counter[str] = Counter()
-        for _ in range(100):
-            seen[outcome(lambda: Segment.create(name, SMALL, timeout=20.0))] += 1
-            seen[outcome(lambda: Segment.unlink(name))] += 1
-        return seen
-
-    with Child(body) as one, Child(body) as two:
-        for child in (one, two):
-            assert set(child.hear()) <= {"ok", "SegmentExists", "SegmentNotFound"}
+    race_unlinkers(name, 2, 100)
 
 
 # ------------------------------------------------------------------------------------------------ deaths
