@@ -58,6 +58,9 @@ __all__ = [
 ]
 
 _GRACE: Final = 0.25  # seconds until an empty file without a creator counts as dead
+# Seconds until a living creator is taken at its word by who wants a name of its own: it may be somebody who
+# removes a dead file, and "exists" would be said of what is gone a moment later.
+_PATIENCE: Final = 0.1
 _ATTEMPTS: Final = 1000  # of a creator whose name others take and leave
 _RESERVE_STEP: Final = 64 << 20  # bytes; a signal repeats at most one step
 
@@ -94,7 +97,7 @@ def stage_of(file: LockFile) -> Stage:
     return Stage.EMPTY if first is FileKind.EMPTY else Stage.DEAD
 
 
-def settle(name: str, write: bool, deadline: float) -> tuple[LockFile, Stage]:
+def settle(name: str, write: bool, deadline: float, patience: float = 0.0) -> tuple[LockFile, Stage]:
     """Open the file under a name and wait until it is made or given up.
 
     Parameters
@@ -105,6 +108,8 @@ def settle(name: str, write: bool, deadline: float) -> tuple[LockFile, Stage]:
         Open it for writing.
     deadline : float
         ``time.monotonic()`` until which a living creator is waited for.
+    patience : float
+        Seconds to look at one creator at least, whatever the deadline is.
 
     Returns
     -------
@@ -119,7 +124,7 @@ def settle(name: str, write: bool, deadline: float) -> tuple[LockFile, Stage]:
     pause = 0.0005
     while True:
         file = open_file(name, write)
-        empty_since = time.monotonic()
+        empty_since, seen = time.monotonic(), None
         try:
             while True:
                 stage, now = stage_of(file), time.monotonic()
@@ -127,11 +132,14 @@ def settle(name: str, write: bool, deadline: float) -> tuple[LockFile, Stage]:
                     stage = Stage.DEAD
                 elif stage is Stage.BUILDING:
                     empty_since = now
+                    seen = now if seen is None else seen
                 if stage in (Stage.MADE, Stage.STALE, Stage.FOREIGN):
                     return file, stage
                 if not is_named(file.identity, name):
                     break  # replaced or unlinked: look again
-                if stage is Stage.DEAD or (stage is Stage.BUILDING and now >= deadline):
+                if stage is Stage.DEAD:
+                    return file, stage
+                if stage is Stage.BUILDING and now >= max(deadline, (seen or now) + patience):
                     return file, stage
                 time.sleep(pause)
                 pause = min(pause * 1.5, 0.01)
@@ -202,7 +210,7 @@ def make(name: str, header: Header, mode: int, deadline: float, exist_ok: bool) 
         if made is not None:
             return made
         try:
-            file, stage = settle(name, True, deadline if exist_ok else 0.0)
+            file, stage = settle(name, True, deadline if exist_ok else 0.0, _PATIENCE)
         except SegmentNotFound:  # unlinked a moment ago: the name is free again
             continue
         except (SegmentPermission, SegmentCorrupt):

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 
 from .capacity import Capacity
-from .errors import EventStatus, SegmentPermission, exception_for
+from .errors import EventStatus, SegmentPermission, ShmtrieError, exception_for
 from .events import EventLike
 from .kernels.build import ensure
 from .queries import IndexQueries
 from .recovery import RecoveryReport, recover_segment
 from .resize import resize
 from .segment import Segment
+from .shmfile import valid_name
+from .succession import remove_leftover
 from .writer import Writer
 
 __all__ = ["Capacity", "Index"]
@@ -124,6 +127,8 @@ class Index(IndexQueries):
         """Retire a segment and remove its name; who is attached keeps it. Raises SegmentNotFound,
         SegmentPermission.
         """
+        with suppress(ShmtrieError):  # of a resize that died: nobody would come by it afterwards
+            remove_leftover(valid_name(name))
         Segment.unlink(name)
 
     # ------------------------------------------------------------------------------------------ writing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -14,11 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shmtrie import cli
 from shmtrie import resize as module
 from shmtrie.capacity import Capacity
 from shmtrie.errors import (
     Busy,
     CapacityExceeded,
+    EventStatus,
     SegmentCorrupt,
     SegmentExists,
     SegmentNoSpace,
@@ -26,13 +29,22 @@ from shmtrie.errors import (
     SegmentRetired,
     ShmtrieError,
 )
-from shmtrie.events import KvCacheEvent, KvCacheRemoveData, RouterEvent, split_event
+from shmtrie.events import (
+    KvCacheEvent,
+    KvCacheRemoveData,
+    KvCacheStoreData,
+    KvCacheStoredBlockData,
+    RouterEvent,
+    split_event,
+)
 from shmtrie.index import Index
 from shmtrie.layout import RETIRED, SLOT_ACTIVE, SLOT_DYING, SUCCEEDING
+from shmtrie.recovery import LaneRecovery
 from shmtrie.segment import Segment
 from shmtrie.shmfile import successor_name
 from shmtrie.succession import Succession
 from tests.differential import run_stream
+from tests.hooks import die
 from tests.system.children import Child
 from tests.system.doomed import Doomed
 from tests.system.index_tools import assert_valid, changed, contents, details, open_index, scores
@@ -376,25 +388,46 @@ def test_a_stopped_resizer(index: Index) -> None:
         assert scores(new, QUERY) == HERE
 
 
+def stored(worker: int) -> RouterEvent:
+    """A store of one block."""
+    return RouterEvent(worker, KvCacheEvent(5, KvCacheStoreData(None, [KvCacheStoredBlockData(77, 78)])))
+
+
 def test_nothing_moves_under_a_resizer(index: Index) -> None:
-    """Sweeps, reclaims and registrations that were under way when it came leave the segment as it is."""
-    with index.writer() as writer, index.writer() as other:
+    """Sweeps, reclaims, removals and recoveries that come beside it leave the segment as it is."""
+    states, count = index.segment.view("rank_states")["state"], index.segment.view("nodes")["count"]
+    with index.writer() as writer:
+        leaving, dead = index.writer(patience=0), index.writer(patience=0)
+        for one, worker in ((leaving, 5), (dead, 6)):
+            one.store(worker, None, [worker * 10], [worker * 10])
+        count[0] |= np.uint64(40 << 32)  # the root's space is locked: both have to leave a node for later
+        leaving.remove(5, [50])
+        dead.remove(6, [60])
+        count[0] &= np.uint64(2**32 - 1)
+        index.segment.view("lanes")["op_counter"][dead.lane] += 1
+        die(dead)
         writer.store(2, None, [1, 2, 9], [11, 12, 19])
-        states = index.segment.view("rank_states")["state"]
-        states[1] += SLOT_DYING - SLOT_ACTIVE
+        slot = next(int(k) for k in np.flatnonzero(index.segment.view("rank_records")["worker_id"] == 2))
+        states[slot] += SLOT_DYING - SLOT_ACTIVE
         index.segment.header["epoch"] += (1 << 16) + 1
-        with Succession(index.name) as succession:
+        assert index.verify().counts["nodes"] == 5
+        known, new = (split_event(stored(worker)) for worker in (1, 9))
+        with Succession(index.name) as succession, writer._work.turn():
             succession.mark()
             before = contents(index, [QUERY])
-            ranks_of = writer._work.ranks
-            ranks_of.sweep_dying()
+            for parts in (known, new):  # past the look at the door already
+                assert writer._work.settle(parts, True) == EventStatus.SEGMENT_RETIRED
+            assert LaneRecovery(index.segment, 1.0).recover_lane(dead.lane)
+            writer._work.ranks.sweep_dying()
             with pytest.raises(SegmentRetired):
-                ranks_of.remove_worker(1)
-            other._work.end()
-            assert changed(before, contents(index, [QUERY])) in ([], ["rank_states"])  # owners
-            assert int(states[1]) & 0xFF == SLOT_DYING
-        writer.remove_worker(5)  # in force again: it is swept
-        assert int(states[1]) & 0xFF != SLOT_DYING
+                writer._work.ranks.remove_worker(1)
+            leaving._work.end()
+            after = contents(index, [QUERY])
+            assert changed(before, after) == ["workers", "rank_states"]  # ranks were let go
+            assert int(states[slot]) & 0xFF == SLOT_DYING and index.verify().counts["nodes"] == 5
+        assert index.recover().ok
+        # the split that rank 2 had made stays
+        assert int(states[slot]) & 0xFF != SLOT_DYING and index.verify().counts["nodes"] == 2
 
 
 # ------------------------------------------------------------------------------------------------ deaths
@@ -552,3 +585,33 @@ def test_many_resizers_at_once(index: Index) -> None:
     with successor(index) as new:
         assert scores(new, QUERY) == HERE
     assert Segment.list().count(successor_name(index.name)) == 0
+
+
+# ------------------------------------------------------------------------------------------------ command
+def test_command(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["resize", index.name, "--blocks", "9000", "--lanes", "2"]) == 0
+    assert "3 blocks of 1 ranks" in capsys.readouterr().out
+    with successor(index) as new:
+        assert new.segment.capacity == Capacity(blocks=9_000, workers=8, lanes=2).resolved()
+    assert cli.main(["resize", index.name, "--blocks", "1"]) == 0
+    assert cli.main(["resize", index.name]) == 0
+    with Index.attach(index.name) as last:
+        assert last.segment.capacity.blocks == 1 and scores(last, QUERY) == HERE
+    assert cli.main(["resize", index.name + "-none"]) == cli.EXIT_ERROR
+
+
+@pytest.mark.parametrize(("step", "state"), [("mark", "unfinished"), ("rename", "ok")])
+def test_what_is_left_is_listed_and_goes(
+    index: Index, step: str, state: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also with the old segment, when that is unlinked."""
+    left = successor_name(index.name)
+    for by in ("recover", "unlink"):
+        with Child(resizer(index.name, step, signal.SIGKILL)) as child:
+            assert child.wait() == -signal.SIGKILL
+        assert cli.main(["list", "--json"]) == 0
+        states = {row["name"]: row["state"] for row in json.loads(capsys.readouterr().out)}
+        assert states[left] == state and states[index.name] == "ok"
+        assert cli.main([by, index.name]) == 0
+        assert by == "unlink" or "died half-way was taken back" in capsys.readouterr().out
+        assert left not in Index.list()
