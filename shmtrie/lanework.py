@@ -16,7 +16,7 @@ from . import errors
 from .contexts import WriterContext, signed
 from .errors import EventStatus
 from .events import EventParts
-from .kernels import batch, recover, registry
+from .kernels import batch, copy, recover, registry
 from .kernels import context as c
 from .laneinfo import lane_info
 from .lanes import LaneSeat
@@ -49,6 +49,7 @@ _KERNELS = (
     batch.aliases_move,
     batch.adopt_slot,
     batch.covered_blocks,
+    copy.open_lane,
     recover.recover,
     registry.registry_find,
     registry.registry_assign,
@@ -153,6 +154,11 @@ class LaneWork:
         self.context.words[c.C_FINAL] = 0
         if status != EventStatus.OK:
             self.ranks.refused(parts.rank, status)
+            # A resizer that has not seen the rank degraded is seen here: then the event is not refused, it is
+            # for the copy. For that a full fence has to stand in between, and this one looks at no lane.
+            copy.open_lane(0, 0)
+            if self.segment.header["retired"]:
+                return EventStatus.SEGMENT_RETIRED
         return status
 
     def _attempts(self, parts: EventParts, with_id: bool) -> EventStatus:

@@ -22,6 +22,7 @@ from shmtrie.errors import (
     Busy,
     CapacityExceeded,
     EventStatus,
+    ParentBlockNotFound,
     SegmentCorrupt,
     SegmentExists,
     SegmentNoSpace,
@@ -496,6 +497,22 @@ def test_a_writer_left_by_a_dead_resizer_goes_on_mid_batch(index: Index) -> None
             parts = split_event(RouterEvent(1, KvCacheEvent(5, KvCacheRemoveData([13]))))
             assert int(writer._work.settle(parts, True)) == 0
         assert scores(index, QUERY) == {(1, 0): 2} and int(index.segment.header["retired"]) == 0
+
+
+def test_a_refusal_that_a_resizer_has_not_seen(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that is degraded too late for the copy: its event is for the copy, it was not refused."""
+    with index.writer() as writer, Succession(index.name) as succession:
+        original = writer._work.ranks.refused
+
+        def refused(*arguments: Any) -> None:
+            original(*arguments)
+            succession.mark()
+
+        with pytest.raises(ParentBlockNotFound):
+            writer.store(1, 999, [4], [14])
+        monkeypatch.setattr(writer._work.ranks, "refused", refused)
+        with pytest.raises(SegmentRetired):
+            writer.store(1, 999, [4], [14])
 
 
 # ------------------------------------------------------------------------------------------------ load
