@@ -102,8 +102,8 @@ class Succession:
         With or without the leading slash.
     identity : (int, int), optional
         Device and inode of the segment that is meant; whatever has the name by default.
-    wait : float
-        Seconds to wait for others who hold the right.
+    wait : float, optional
+        Seconds to wait for others who hold the right; 1 by default.
 
     Attributes
     ----------
@@ -119,9 +119,9 @@ class Succession:
     SegmentNotFound, SegmentPermission, SegmentCorrupt, TypeError, ValueError
     """
 
-    def __init__(self, name: str, identity: tuple[int, int] | None = None, wait: float = _WAIT) -> None:
+    def __init__(self, name: str, identity: tuple[int, int] | None = None, wait: float | None = None) -> None:
         self.name = valid_name(name)
-        self._old = _locked(self.name, identity, wait)
+        self._old = _locked(self.name, identity, _WAIT if wait is None else wait)
         self._new: Segment | None = None
         self._file: LockFile | None = None  # of the new one, holding its creator's lock
         self._marked = False  # the old one, by us
@@ -203,7 +203,9 @@ class Succession:
             self._mark_old(RETIRED)
             self._mark_new(0)
         elif is_named(self._old.identity, self.name):
-            self._mark_old(0)
+            # one that an unlink marked, and then died, stays retired
+            before = self.page[H_RETIRED : H_RETIRED + 8]
+            self._mark_old(0 if before == _MARK else int.from_bytes(before, "little"))
         else:
             self._mark_old(RETIRED)
 
@@ -211,16 +213,16 @@ class Succession:
         """Give the right back; a successor that has not got the name is dropped."""
         try:
             self._settle()
-            if self._new is not None and not is_named(self._new.identity, self.name):
-                name = successor_name(self.name)
-                if is_named(self._new.identity, name):
-                    with suppress(SegmentNotFound, SegmentPermission):
-                        unlink_name(name)
+            if self._file is not None and is_named(self._file.identity, successor_name(self.name)):
+                with suppress(SegmentNotFound, SegmentPermission):
+                    unlink_name(successor_name(self.name))
         finally:
+            if self._file is not None:
+                # not by closing alone: a child that is about to exec may have a copy of the descriptor
+                self._file.unlock(LOCK_SUCCESSION)
+                self._file.close(LOCK_CREATOR)
             if self._new is not None:
                 self._new.close()
-            if self._file is not None:
-                self._file.close(LOCK_CREATOR)
             self._old.unlock(LOCK_CREATOR)
             self._old.close(LOCK_SUCCESSION)
 

@@ -16,7 +16,7 @@ import pytest
 
 from shmtrie import cli
 from shmtrie.capacity import Capacity
-from shmtrie.errors import Busy, SegmentNotFound, SegmentRetired, ShmtrieError
+from shmtrie.errors import Busy, SegmentNotFound, SegmentPermission, SegmentRetired, ShmtrieError
 from shmtrie.event_types import KvCacheEvent, KvCacheRemoveData, RouterEvent, encode_event
 from shmtrie.index import Index
 from shmtrie.layout import HEADER, RETIRED, offset
@@ -233,3 +233,20 @@ def test_killed_at_each_step(index: Index, step: str) -> None:
         writer.store(4, None, [1], [41])
     assert rebuild(index.name, [events]).done and found(index.name) == BOTH
     assert not (SHM / successor_name(index.name)).exists()
+
+
+def test_one_that_an_unlink_left_marked(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It died between the mark and the name: what fails to replace it does not bring it back to life."""
+    events = index.dump_events()
+    index.segment.header["retired"] = RETIRED
+
+    def refused(*_: object) -> None:
+        raise PermissionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", refused)
+        with pytest.raises(SegmentPermission):
+            rebuild(index.name, [events])
+    assert int(index.segment.header["retired"]) == RETIRED and index.retired
+    assert not (SHM / successor_name(index.name)).exists()
+    assert rebuild(index.name, [events]).done and found(index.name) == BOTH
