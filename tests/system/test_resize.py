@@ -412,7 +412,8 @@ def test_nothing_moves_under_a_resizer(index: Index) -> None:
         states[slot] += SLOT_DYING - SLOT_ACTIVE
         index.segment.header["epoch"] += (1 << 16) + 1
         assert index.verify().counts["nodes"] == 5
-        known, new = (split_event(stored(worker)) for worker in (1, 9))
+        writer.store(7, None, [1], [71])  # a rank that needs no registration
+        known, new = (split_event(stored(worker)) for worker in (7, 9))
         with Succession(index.name) as succession, writer._work.turn():
             succession.mark()
             before = contents(index, [QUERY])
