@@ -10,8 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 
-import numpy as np
-
 from . import errors
 from .contexts import WriterContext, signed
 from .errors import EventStatus
@@ -20,7 +18,6 @@ from .kernels import batch, copy, recover, registry
 from .kernels import context as c
 from .laneinfo import lane_info
 from .lanes import LaneSeat
-from .layout import LANE_FREE
 from .ranks import RankRegistry
 from .recovery import LaneRecovery, work_off
 from .segment import Segment
@@ -209,7 +206,7 @@ class LaneWork:
                 pause = min(pause * 2, 2e-3)
             elif status == c.FULL and context.get(c.C_FINAL) == 0:
                 # what dead writers had reserved is free once they are recovered
-                context.words[c.C_FINAL] = 1 - self.recover_dead()
+                context.words[c.C_FINAL] = 1 - self._recovery.recover_dead()
             elif status not in _ROOM:
                 return EventStatus(status)
 

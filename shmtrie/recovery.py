@@ -258,7 +258,9 @@ def _free_slots(segment: Segment, recovery: LaneRecovery, patience: float) -> tu
             context = WriterContext(segment, seat.lane)
             if seat.was_dead:
                 recovery.settle(seat, context, patience)
-            ranks = RankRegistry(segment, context, seat.lane, patience, recovery.recover_lane, recovery.recover_dead)
+            ranks = RankRegistry(
+                segment, context, seat.lane, patience, recovery.recover_lane, recovery.recover_dead
+            )
             ranks.free_unused()
         except Busy as error:
             why = str(error)
