@@ -82,13 +82,13 @@ MUTANTS = (
     Mutant(
         "dead lanes are looked for before a table is full",
         "lanework.py",
-        (("= 1 - self.recover_dead()", "= 1"),),
+        (("= 1 - self._recovery.recover_dead()", "= 1"),),
         (LAPSE + "[what a dead lane has reserved]",),
     ),
     Mutant(
         "a recovered lane's list is taken over",
-        "lanework.py",
-        (("                batch.take_todo(self.context.address, context.address)\n", ""),),
+        "recovery.py",
+        (("batch.take_todo(self._heir.address, context.address)\n", "pass\n"),),
         (LAPSE + "[the list of a dead lane]",),
     ),
     Mutant(
