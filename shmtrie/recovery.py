@@ -19,7 +19,7 @@ from .errors import Busy, LaneUnavailable, SegmentRetired
 from .kernels import batch, recover
 from .kernels import context as c
 from .kernels.reclaim import SCAN_STEP
-from .laneinfo import is_stopped, lane_info
+from .laneinfo import holder_alive, is_stopped, lane_info
 from .lanes import LaneSeat
 from .layout import LANE_FREE, SLOT_ACTIVE, SLOT_DYING, SLOT_OWNER
 from .ranks import RankRegistry, disown
@@ -104,8 +104,9 @@ class LaneRecovery:
 
     def recover_dead(self) -> bool:
         """Recover all lanes whose holders are dead; whether there was one."""
-        used = np.flatnonzero(self._segment.view("lanes")["state"] != LANE_FREE)
-        return any([self.recover_lane(int(lane)) for lane in used])
+        used = np.flatnonzero(self._segment.view("lanes")["state"] != LANE_FREE).tolist()
+        # a look at a lock is a tenth of a try to take it: this is asked for at every refusal of a full table
+        return any([self.recover_lane(lane) for lane in used if not holder_alive(self._segment, lane)])
 
 
 def work_off(

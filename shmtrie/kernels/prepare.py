@@ -11,8 +11,6 @@ from shmtrie.kernels.aliases import alias_drop, alias_prepare
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.children import child_insert_private
 from shmtrie.kernels.context import (
-    BAD_SEQUENCE,
-    C_EXACT,
     C_N_CUTS,
     C_N_TOUCHED,
     C_REST,
@@ -32,11 +30,9 @@ from shmtrie.kernels.context import (
 )
 from shmtrie.kernels.coverage import (
     cov_enter,
-    cov_find,
     log_blocks,
     log_word,
     make_word,
-    without,
     word_begin,
     word_blocks,
     word_from,
@@ -44,7 +40,6 @@ from shmtrie.kernels.coverage import (
 from shmtrie.kernels.edges import edge_extend, edge_length, edge_new, publish_tail
 from shmtrie.kernels.forms import cov_grow
 from shmtrie.kernels.nodes import claim_node, make_node
-from shmtrie.kernels.places import own_word, suffix_at
 from shmtrie.kernels.plan import (
     ALIAS,
     CREDIT,
@@ -69,12 +64,10 @@ from shmtrie.kernels.plan import (
     X_LOW,
     X_NEW,
     X_NODE,
-    X_TOP,
     X_WIDE,
     X_WORD,
     cut_get,
     cut_put,
-    is_above,
     row_get,
     row_put,
 )
@@ -88,7 +81,6 @@ from shmtrie.layout import (
     INTERNAL,
     LOG_CAS32,
     M12,
-    M31,
     M32,
     MAX_EDGE,
     N_COUNT,
@@ -96,7 +88,6 @@ from shmtrie.layout import (
     N_START,
     N_TAIL,
     N_VERSION,
-    NO_SPACE,
     R_KNOWN,
     RANK_STATE_BYTES,
 )
@@ -257,48 +248,6 @@ def enter_top(ctx, local):
     depth = get(ctx, C_REST_DEPTH)
     space = lshr(ld64(node_at(ctx, get(ctx, C_REST_NODE)) + N_TAIL), 32)
     return child_insert(ctx, space, depth, pl64(local + get(ctx, C_REST) * 8), get(ctx, C_TOP))
-
-
-@jit
-def take_cuts(ctx, slot, above, above_depth):
-    """Gate the places that the store moves away from; OK, RETRY, BUSY or FULL, BAD_SEQUENCE if one of them is
-    the parent's or above it.
-
-    That was looked at when the plan was made; but a split between the two looks, at the parent and at the
-    place, could hide it.
-    """
-    for k in range(get(ctx, C_N_CUTS)):
-        node, depth = cut_get(ctx, k, X_NODE), cut_get(ctx, k, X_DEPTH)
-        a = node_at(ctx, node)
-        start = ld64(a + N_START) & M32
-        low, have = own_word(ctx, a, slot), edge_length(a)
-        stop = cut_get(ctx, k, X_TOP) + 1 - start
-        new, _ = without(low, depth - start, stop, min(low & M12, have), get(ctx, C_EXACT))
-        exclusive = 1 if new == 0 and (low & COV_ALIAS) != 0 else 0
-        status = _gate(ctx, node, exclusive)
-        if status != OK:
-            return status
-        # a split may have taken some of the places away: the plan is made anew
-        end = ld64(a + N_TAIL) & M31
-        if lshr(ld64(a + N_START), 32) == NO_SPACE or depth < start or cut_get(ctx, k, X_TOP) >= end:
-            return RETRY
-        word_at, low, wide = cov_find(ctx, a, slot)
-        if word_at == 0 or (low & M12) <= depth - start or word_begin(low) >= stop:
-            return RETRY
-        new, _ = without(low, depth - start, stop, min(low & M12, end - start), get(ctx, C_EXACT))
-        if new == -1 or (new == 0 and (low & COV_ALIAS) != 0 and exclusive == 0):
-            return RETRY
-        cut_put(ctx, k, X_WORD, word_at)
-        cut_put(ctx, k, X_WIDE, wide)
-        cut_put(ctx, k, X_LOW, low)
-        cut_put(ctx, k, X_NEW, new)
-        if above != 0:
-            parent = suffix_at(ctx, above, above_depth)
-            if parent == 0:
-                return RETRY
-            if is_above(ctx, node, depth, parent, above_depth) != 0:
-                return BAD_SEQUENCE
-    return OK
 
 
 @jit

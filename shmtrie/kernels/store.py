@@ -35,6 +35,7 @@ from shmtrie.kernels.context import (
     put,
 )
 from shmtrie.kernels.coverage import cov_max_mine, cut_short, word_begin, word_blocks
+from shmtrie.kernels.cuts import take_cuts
 from shmtrie.kernels.edges import edge_length
 from shmtrie.kernels.hooks import Site, at
 from shmtrie.kernels.lookup import mix
@@ -66,7 +67,6 @@ from shmtrie.kernels.prepare import (
     plan_commit,
     reserve,
     split_planned,
-    take_cuts,
     take_gates,
 )
 from shmtrie.kernels.protocol import count, has_todo, node_at

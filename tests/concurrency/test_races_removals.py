@@ -109,12 +109,14 @@ def test_r19_a_grouped_removal_of_a_chain_that_is_restored_in_part(stage: Stage,
     path = ",".join(map(str, range(1, kept + 1)))
     for order in ("3-6", "6,3", "5,3,6", "4,2"):
         left = 1 if "2" in order else 2
+        # block 3 stays held behind the hole where the split gave it to the suffix first
+        count = "" if "2" in order else f"; N 1 {left}"
         race(
             stage,
             "S 1 1-6; S 2 1-6; R 1 1-6 @ 2; S 1 1-1 + 2,3",
             f"R 1 1-6 @ {order}",
             f"S 2 {path},9",
-            f"Q 1-6 = 1:{left} 2:6; Q {path},9 = 1:{min(kept, left)} 2:{kept + 1}; N 1 {left}",
+            f"Q 1-6 = 1:{left} 2:6; Q {path},9 = 1:{min(kept, left)} 2:{kept + 1}{count}",
         )
 
 
