@@ -13,63 +13,18 @@ fence empty the buffer first. A death empties it too: what was executed reaches 
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tests.interleave.memory import Image
 from tests.interleave.process import Node, Operation, Process, Tree, perform
+from tests.interleave.schedule import Buffer, Report, State, Violation, longer
 from tests.interleave.transform import CHANGES, FENCE, LOAD, PAUSE, STORE, STORE32
+from tests.interleave.words import Everything, Widened, Words
 
-Buffer = tuple[Operation, ...]
+AGAIN = 10  # more runs to look around when a word was missed
 _DELAYED = frozenset((STORE, STORE32))
 _DRAINS = CHANGES - _DELAYED  # read-modify-writes, on x86
-
-
-class State(NamedTuple):
-    """A state of all processes."""
-
-    nodes: tuple[Node, ...]
-    words: tuple[int, ...]
-    buffers: tuple[Buffer, ...]
-    dead: int  # bits
-    deaths: int  # that may still come
-    seen: tuple[Any, ...]  # by reader: outcomes of the others when it began
-
-
-class Violation(AssertionError):
-    """Something that must not be; with the schedule that leads there."""
-
-    def __init__(self, what: str, schedule: str = "") -> None:
-        super().__init__(what)
-        self.what, self.schedule = what, schedule
-
-
-class Widened(Exception):
-    """A word turned out to be touched by one process more."""
-
-
-class Report(NamedTuple):
-    """What was explored."""
-
-    states: int
-    steps: int
-    ends: int
-    runs: int
-    shared: int
-    begun: int
-    violation: Violation | None
-
-
-class Everything(set[int]):
-    """All words of an area are shared: for runs that find out which really are."""
-
-    def __init__(self, first: int, last: int) -> None:
-        super().__init__()
-        self._first, self._last = first, last
-
-    def __contains__(self, address: object) -> bool:
-        return isinstance(address, int) and self._first <= address < self._last
 
 
 class Explorer:
@@ -94,6 +49,8 @@ class Explorer:
         Store buffers.
     most : int
         States; more are an error.
+    dying : tuple of str
+        Beginnings of the places in the source before which a process may die.
     """
 
     def __init__(
@@ -107,74 +64,26 @@ class Explorer:
         deaths: int = 0,
         tso: bool = False,
         most: int = 2_000_000,
+        dying: tuple[str, ...] = ("",),
     ) -> None:
         self.image, self.make, self.area = image, make, area
         self.judge, self.finish = judge, finish
         self.bound, self.deaths, self.tso, self.most = bound, deaths, tso, most
-        self.shared: set[int] = set()
-        self.touched: dict[int, int] = {}
-        self.written: dict[int, int] = {}
-        self._fixed = False
-
-    # -- which words ------------------------------------------------------------------------------
-    def _note(self, bit: int, address: int, write: bool) -> None:
-        touched, written = self.touched.get(address, 0), self.written.get(address, 0)
-        if (written if write else touched) & bit:
-            return
-        self.touched[address] = touched = touched | bit
-        if write:
-            self.written[address] = written = written | bit
-        if written and touched & (touched - 1):
-            self.shared.add(address)
-            if self._fixed:
-                raise Widened
-
-    def _noter(self, p: int) -> Callable[[int, bool], None]:
-        return lambda address, write: self._note(1 << p, address, write)
+        self.dying = dying
+        self.known = Words(image, area)
+        self._every: Sequence[Process] | None = None
 
     def look_around(self, runs: int, seed: int = 1) -> None:
-        """Find most of the shared words by runs with random switches and deaths."""
-        dice = random.Random(seed)
-        every = Everything(*self.area)
-        for _ in range(runs):
-            processes = self.make(every)
-            words: dict[int, int] = {}
-            lives = {}
-            dead = set[int]()
-            for p, process in enumerate(processes):
-                tree = Tree(process, self.image, self._noter(p))
-                lives[p] = (tree, tree.root)
-            deaths, p = self.deaths, -1
-            while True:
-                can = [q for q, (_, node) in lives.items() if node.op and self._may(processes[q], dead) and q not in dead]
-                if not can:
-                    break
-                if p not in can or dice.random() < 0.03:
-                    p = dice.choice(can)
-                if processes[p].mortal and deaths and dice.random() < 0.01:
-                    dead.add(p)
-                    deaths -= 1
-                    continue
-                tree, node = lives[p]
-                op = node.op
-                value = 0
-                if op[1]:
-                    word = op[1] & -8
-                    if word not in words:
-                        words[word] = self.image.word(word)
-                    value, new = perform(op, words[word])
-                    if new is not None:
-                        words[word] = new
-                lives[p] = (tree, tree.next(node, value))
-
-    @staticmethod
-    def _may(process: Process, dead: set[int]) -> bool:
-        return process.after is None or process.after in dead
+        """Find most of the shared words before anything is explored."""
+        if self._every is None:
+            self._every = self.make(Everything(*self.area))
+        self.known.look_around(self._every, self.deaths, runs, seed)
 
     # -- exploring --------------------------------------------------------------------------------
     def run(self) -> Report:
         """Explore until nothing is left or something is wrong."""
         begun = 0
+        self.processes = self.make(self.known.shared)
         # few preemptions first: most words are found there, and short schedules
         bounds = [0, 1, self.bound] if self.bound is None else list(range(self.bound + 1))
         while True:
@@ -182,19 +91,19 @@ class Explorer:
             try:
                 report = self._run(bounds[0])._replace(begun=begun)
             except Widened:
+                self.look_around(AGAIN, begun)
                 continue
             if report.violation or len(bounds) == 1:
                 return report
             del bounds[0]
 
     def _begin(self) -> State:
-        self._fixed = False
-        self.processes = self.make(self.shared)
-        self.trees = [Tree(p, self.image, self._noter(k)) for k, p in enumerate(self.processes)]
-        self._order = sorted(self.shared)
+        self.known.fixed = False
+        self.trees = [Tree(p, self.image, self.known.noter(k)) for k, p in enumerate(self.processes)]
+        self._order = sorted(self.known.shared)
         self._index = {address: k for k, address in enumerate(self._order)}
-        self._fixed = True
-        if len(self.shared) != len(self._order):
+        self.known.fixed = True
+        if len(self.known.shared) != len(self._order):
             raise Widened
         n = len(self.processes)
         words = tuple(self.image.word(address) for address in self._order)
@@ -217,7 +126,7 @@ class Explorer:
         except Violation as found:
             violation = found
         runs = sum(tree.runs for tree in self.trees)
-        return Report(len(self._best), self.steps, self.ends, runs, len(self.shared), 1, violation)
+        return Report(len(self._best), self.steps, self.ends, runs, len(self.known.shared), 1, violation)
 
     def _push(self, state: State, ran: int, used: int, source: Any, action: str) -> None:
         key = (state, ran if self._limit is not None else -1)
@@ -264,7 +173,11 @@ class Explorer:
             if q == p or state.nodes[q].op is None or state.dead >> q & 1:
                 continue
             v = process.after
-            if v is None or state.dead >> v & 1 or (v != p and state.deaths and state.nodes[v].op is not None):
+            if (
+                v is None
+                or state.dead >> v & 1
+                or (v != p and state.deaths and state.nodes[v].op is not None)
+            ):
                 found |= 1 << q
         return found
 
@@ -276,10 +189,10 @@ class Explorer:
             return not buffer
         word = op[1] & -8
         if kind == LOAD:
-            return not self.written.get(word, 0) & others
+            return not self.known.written.get(word, 0) & others
         if self.tso and kind in _DELAYED:
             return True
-        return not self.touched.get(word, 0) & others and not buffer
+        return not self.known.touched.get(word, 0) & others and not buffer
 
     def _advance(self, state: State, p: int, used: int, key: Any) -> None:
         """Let a process do its next operation, and those behind it that concern nobody else."""
@@ -298,7 +211,7 @@ class Explorer:
                 if judged:
                     state = self._judged(state, p, key)
                 break
-            if mortal and not node.fresh:
+            if mortal and not node.fresh and node.op[4].startswith(self.dying):
                 dead = self._die(self._with(state, p, node, words, buffer), p)
                 self._push(dead, -1, used, key, f"{process.name}{n}!")
             if not self._is_local(node.op, others, buffer):
@@ -351,7 +264,7 @@ class Explorer:
                 value, new = perform(op, word)
                 if new is None:
                     pass
-                elif self.tso and kind in _DELAYED and (buffer or self.touched.get(at, 0) & others):
+                elif self.tso and kind in _DELAYED and (buffer or self.known.touched.get(at, 0) & others):
                     buffer = (*buffer, op)
                 else:
                     words[k] = new
@@ -377,7 +290,36 @@ class Explorer:
         try:
             self.finish([node.done for node in state.nodes], state.dead, content)
         except AssertionError as error:
-            raise Violation(str(error), self.schedule(key)) from None
+            raise Violation(str(error), self.schedule(key)) from error
+
+    def follow(self, schedule: str, tell: Callable[[str, Operation | None, int | None], None]) -> None:
+        """Do what a schedule says: tell(process, operation, new value of its word or None) for each.
+
+        Only a schedule of the present set of shared words means anything: `run` comes before.
+        """
+        self._limit, self._stack, self._best, self._came = None, [], {}, {}
+        state = self._begin()
+        for action in longer(schedule):
+            p = next(k for k, process in enumerate(self.processes) if process.name == action[0])
+            if action.endswith("~"):
+                tell(action, state.buffers[p][0], None)
+                state = self._flush(state, p, 1)
+                continue
+            n = int(action[1:-1]) if action.endswith("!") else None
+            others = self._others(state, p)
+            node, words, buffer = state.nodes[p], list(state.words), state.buffers[p]
+            while True:
+                op, before = node.op, list(words)
+                node, buffer = self._operate(p, node, words, buffer, others)
+                changed = [new for old, new in zip(before, words, strict=True) if old != new]
+                tell(action[0], op, changed[0] if changed else None)
+                n = None if n is None else n - 1
+                if node.op is None or n == 0 or (n is None and not self._is_local(node.op, others, buffer)):
+                    break
+            state = self._with(state, p, node, words, buffer)
+            if action.endswith("!"):
+                tell(action, None, None)
+                state = self._die(state, p)
 
     # -- schedules --------------------------------------------------------------------------------
     def schedule(self, key: Any) -> str:

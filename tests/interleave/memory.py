@@ -35,11 +35,23 @@ class Image:
     def word(self, address: int) -> int:
         """The word at an address."""
         k = bisect.bisect_right(self._starts, address) - 1
-        if k >= 0 and address & 7 == 0 and 0 < address:
+        if k >= 0 and address & 7 == 0 and address > 0:
             i = (address - self._starts[k]) >> 3
             if i < len(self._words[k]):
                 return self._words[k][i]
         raise StrayAccess(f"access to {address:#x}: nothing of the process is there")
+
+    def again(self) -> Image:
+        """The same regions as they are now."""
+        return Image([(at, len(content)) for at, content in self._saved])
+
+    def differences(self, other: Image) -> set[int]:
+        """Words in which an image of the same regions differs."""
+        found = set[int]()
+        for start, mine, theirs in zip(self._starts, self._words, other._words, strict=True):
+            if mine != theirs:
+                found |= {start + 8 * k for k, (v, w) in enumerate(zip(mine, theirs, strict=True)) if v != w}
+        return found
 
     def restore(self) -> None:
         """Put the content back where it was taken."""

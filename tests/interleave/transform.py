@@ -71,7 +71,9 @@ class _Rewriter(ast.NodeTransformer):
     def _number(self, node: ast.AST) -> int | None:
         if isinstance(node, ast.Constant) and isinstance(node.value, int):
             return node.value
-        if isinstance(node, ast.Name) and isinstance(value := getattr(self.real, node.id, None), int | np.integer):
+        if isinstance(node, ast.Name) and isinstance(
+            value := getattr(self.real, node.id, None), int | np.integer
+        ):
             return int(value)
         return None
 
@@ -175,7 +177,9 @@ class _Rewriter(ast.NodeTransformer):
             return ast.Call(_parse("_m.keep"), args, [])
         kind = _STORES.get(name, _CHANGES.get(name, -1))
         t = self._temporary()
-        made = _parse(f"y if ({t} := x){' & -8' if name.endswith('32') else ''} in _S else _m.{_METHODS[kind]}({t})")
+        made = _parse(
+            f"y if ({t} := x){' & -8' if name.endswith('32') else ''} in _S else _m.{_METHODS[kind]}({t})"
+        )
         left = made.test.left
         (left.left if name.endswith("32") else left).value = args[0]
         made.body = self._operation(kind, _parse(t), *copy.deepcopy(args[1:]), site)
@@ -216,7 +220,9 @@ def _rewritten(name: str, text: str) -> Module:
                 if imported in other.yielding:
                     yielding.add(imported)
     calls = {
-        node.name: {c.func.id for c in ast.walk(node) if isinstance(c, ast.Call) and isinstance(c.func, ast.Name)}
+        node.name: {
+            c.func.id for c in ast.walk(node) if isinstance(c, ast.Call) and isinstance(c.func, ast.Name)
+        }
         for node in body
         if isinstance(node, ast.FunctionDef)
     }
@@ -228,7 +234,12 @@ def _rewritten(name: str, text: str) -> Module:
     while more:
         more = False
         for function, called in calls.items():
-            if function in own and function not in yielding and function not in _PRIVATE and called & (yielding | _YIELDING):
+            if (
+                function in own
+                and function not in yielding
+                and function not in _PRIVATE
+                and called & (yielding | _YIELDING)
+            ):
                 yielding.add(function)
                 more = True
     rewriter = _Rewriter(name, importlib.import_module(f"shmtrie.kernels.{name}"), yielding, known)
