@@ -30,9 +30,10 @@ from tests.interleave.drivers import Drivers
 from tests.interleave.explore import Explorer
 from tests.interleave.judge import LANES, Judge
 from tests.interleave.memory import Image
-from tests.interleave.process import Process
+from tests.interleave.process import Process, Tree, perform
 from tests.interleave.schedule import Report
 from tests.interleave.transform import Edit, Program
+from tests.interleave.words import Everything
 from tests.reference import OK, Op, Oracle, Rank
 from tests.scenarios import numbers, operation
 
@@ -110,6 +111,9 @@ class World:
                     lanes[op[1]] = LANES.index(text[0])
         self.before = _ops(model.setup)
         for op in self.before:
+            if op[0] == "remove_worker":
+                self.writers[1].remove_worker(op[1])
+                continue
             lane = lanes.setdefault(op[1], (op[1][0] - 1) % 3)
             self.writers[lane].apply_event(as_event(op))
         self.lanes = lanes
@@ -155,6 +159,22 @@ class World:
                 if OK in oracle.outcomes(op):
                     oracle.apply(op)
         return sorted(found)
+
+    def work(self, edits: Iterable[Edit] = ()) -> int:
+        """How many accesses to the segment the first process makes, alone."""
+        area = (self.segment.base, self.segment.base + self.segment.total_bytes)
+        process = self.processes()(Program(Everything(*area), edits, CONSTANTS))[0]
+        tree = Tree(process, self.image(), lambda address, write: None)
+        words, node, n = dict[int, int](), tree.root, 0
+        while node.op is not None:
+            n += 1
+            at, value = node.op[1] & -8, 0
+            if at:
+                value, new = perform(node.op, words.get(at, tree.image.word(at)))
+                if new is not None:
+                    words[at] = new
+            node = tree.next(node, value)
+        return n
 
     # -- processes --------------------------------------------------------------------------------
     def arguments(self, op: Op) -> tuple[int, ...]:

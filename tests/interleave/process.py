@@ -92,7 +92,7 @@ class Tree:
     """
 
     def __init__(self, process: Process, image: Image, note: Callable[[int, bool], None]) -> None:
-        self.process, self._image, self._note = process, image, note
+        self.process, self.image, self._note = process, image, note
         self._kept: list[Node] = []
         self.runs = 0
         self.root = self._begin()
@@ -100,7 +100,7 @@ class Tree:
         self.ended = Node(None, 0, ())
 
     def _begin(self) -> Node:
-        memory = Memory(self._image, self._note)
+        memory = Memory(self.image, self._note)
         self.runs += 1
         node = Node(None, 0, ())
         self._continue(node, self.process.start(memory), memory, None)
@@ -119,7 +119,7 @@ class Tree:
 
     def _again(self, node: Node) -> tuple[Run, Memory]:
         self.runs += 1
-        memory = Memory(self._image, self._note)
+        memory = Memory(self.image, self._note)
         run = self.process.start(memory)
         path = node.path()
         op = next(run)
