@@ -257,7 +257,17 @@ def vector_operations(shared: set[int]) -> dict[str, Callable[..., Loads]]:
         return (yield from write(m, to, [0] * 8, "zero_line"))
 
     def copy(m: Memory, to: int, source: int, n: int, what: str) -> Loads:
+        if (to | source) & 7:  # depths, which only the process itself has
+            for k in range(0, n * 8, 4):
+                m.put32(to + k, half(m[(source + k) & -8], source + k))
+            return 0
         return (yield from write(m, to, (yield from words(m, source, n, what)), what))
+
+    def count16(m: Memory, to: int, first: int) -> Loads:
+        for k in range(16):
+            m.put32(to + k * 4, first + k)
+        return 0
+        yield
 
     def copy_line(m: Memory, to: int, source: int) -> Loads:
         return (yield from copy(m, to, source, 8, "copy_line"))
@@ -269,6 +279,6 @@ def vector_operations(shared: set[int]) -> dict[str, Callable[..., Loads]]:
         f.__name__: f
         for f in (
             *(ne8, eq8, eq16, gt16, max16, max16_of, dense_first, dense_next, clamp16),
-            *(zero_line, copy_line, copy_record),
+            *(zero_line, copy_line, copy_record, count16),
         )
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from scripts.mutations import MUTANTS
+from scripts import mutations, mutations_deaths
 from shmtrie.kernels import context as c
 from shmtrie.kernels.extents import CLASS_WORDS
 from shmtrie.layout import M32, N_COVERAGE, NODE_BYTES
@@ -13,8 +13,9 @@ from tests.interleave.transform import Edit
 
 
 def known(name: str) -> tuple[Edit, ...]:
-    """The edits of a mutant of ``scripts/mutations.py``."""
-    (mutant,) = [mutant for mutant in MUTANTS if mutant.name == name]
+    """The edits of a mutant of ``scripts/mutants.py``."""
+    table = (*mutations.MUTANTS, *mutations_deaths.MUTANTS)
+    (mutant,) = [mutant for mutant in table if mutant.name == name]
     return (*((mutant.file, old, new) for old, new in mutant.edits), *mutant.also)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,11 +11,11 @@ import pytest
 
 from shmtrie.kernels import batch
 from tests.interleave.explore import Explorer
-from tests.interleave.memory import Image, StrayAccess
+from tests.interleave.memory import Image, StrayAccess, vector_operations
 from tests.interleave.model import Model, open_world
 from tests.interleave.process import Process, Run, Tree
 from tests.interleave.schedule import longer, shorter
-from tests.interleave.transform import ADD, FENCE, LOAD, STORE, SWAP, Program
+from tests.interleave.transform import ADD, FENCE, LOAD, PACKAGE, STORE, SWAP, Program
 
 _MANY = "; ".join(f"S {rank} 1-4" for rank in range(1, 16))
 #: What there is before, and the operation.
@@ -57,6 +58,13 @@ def test_rewritten_kernels_do_what_the_compiled_ones_do(name: str) -> None:
             wanted = ctypes.c_int64.from_address(address).value
             got = written.get(address, base.word(address))
             assert got == wanted, f"{world.describe(address)}: {got:#x}, compiled {wanted:#x} ({where})"
+
+
+def test_every_vector_operation_is_there() -> None:
+    """And the names that the kernels know them by."""
+    tree = ast.parse((PACKAGE / "vectors.py").read_text())
+    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.decorator_list}
+    assert names and names == vector_operations(set()).keys()
 
 
 def test_a_stray_access_is_found() -> None:
