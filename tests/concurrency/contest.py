@@ -12,11 +12,11 @@ from shmtrie.capacity import Capacity
 from shmtrie.index import Index
 from tests.backends import BACKENDS, footprint, segment_name
 from tests.concurrency.actor import Actor, Fleet, together
-from tests.concurrency.judge import Calls, History, Verdict, judge
+from tests.concurrency.judge import Calls, History, Verdict, View, judge
 from tests.concurrency.streams import Contended, Pool, draw
 from tests.concurrency.tree import Tree
 from tests.differential import Differential, Mismatch, expect
-from tests.reference import MASK, OK, ROOT, Op, Oracle, Rank
+from tests.reference import MASK, OK, Op, Oracle, Rank
 from tests.workload import EXACT, mix
 
 STATUES: tuple[Rank, ...] = ((900, 0), (901, 7))
@@ -81,6 +81,20 @@ def segment_of(
                 actor.lane = -1
         finally:
             Index.unlink(name)
+
+
+def compare_at_rest(check: Differential, index: Index, queries: Iterable[Sequence[int]]) -> None:
+    """Nobody writes: scores of all read methods, counters, dump, structure."""
+    check.steps += 1
+    asked = list(dict.fromkeys(map(tuple, queries)))
+    check._probes.recent.clear()
+    check._probes.recent.extend(asked)
+    check.check_batch({query: check.check_query(query) for query in asked})
+    check.check_everything()
+    tree = Tree(index.segment)
+    expect(not tree.problems, "the tree at rest:", "; ".join(tree.problems))
+    report = index.verify()
+    expect(report.ok and not report.unsettled, "verify at rest:", report)
 
 
 class Contest:
@@ -197,7 +211,7 @@ class Contest:
         self, plans: list[list[Op]], logs: list[tuple[list[int], list[str], int]], queries: list[list[int]]
     ) -> dict[Rank, History]:
         """Apply to the oracle what the writers did; the states that each rank went through."""
-        view = _View(self.oracle, queries)
+        view = View(self.oracle, queries)
         everybody = {*STATUES, *(r for stream in self.streams for r in stream.ranks), *self.oracle.ranks()}
         histories = {
             rank: History(held=[view.held(rank)], reachable=[view.reachable(rank)]) for rank in everybody
@@ -235,16 +249,7 @@ class Contest:
     def compare(self, queries: Iterable[Sequence[int]], reload: bool = False) -> None:
         """Nobody writes: scores of all read methods, counters, dump, structure."""
         self.check.open_index = self._open if reload else None
-        self.check.steps += 1
-        asked = list(dict.fromkeys(map(tuple, queries)))
-        self.check._probes.recent.clear()
-        self.check._probes.recent.extend(asked)
-        self.check.check_batch({query: self.check.check_query(query) for query in asked})
-        self.check.check_everything()
-        tree = Tree(self.index.segment)
-        expect(not tree.problems, "the tree at rest:", "; ".join(tree.problems))
-        report = self.index.verify()
-        expect(not report.unsettled, "verify at rest:", report)
+        compare_at_rest(self.check, self.index, queries)
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -273,30 +278,6 @@ class Contest:
         expect(not tree.nodes, "nodes left in an empty index:", list(tree.nodes.values()))
         expect(footprint(self.index) == self._empty, "not empty:", footprint(self.index), self._empty)
         return self.totals
-
-
-class _View:
-    """What ranks hold of the queries of a round."""
-
-    def __init__(self, oracle: Oracle, queries: list[list[int]]) -> None:
-        self._oracle, self._queries = oracle, queries
-
-    def held(self, rank: Rank) -> list[int]:
-        """For each query, a bit for each block that is held."""
-        places, held, found = self._oracle.places, self._oracle.of(rank).hash_at, []
-        for query in self._queries:
-            place: int | None = ROOT
-            bits = 0
-            for depth, local in enumerate(query):
-                place = None if place is None else places.find(place, local & MASK)
-                if place in held:
-                    bits |= 1 << depth
-            found.append(bits)
-        return found
-
-    def reachable(self, rank: Rank) -> list[int]:
-        """For each query, the lowest score of a quiescent index."""
-        return [self._oracle.bounds(rank, query)[0] for query in self._queries]
 
 
 def contest(

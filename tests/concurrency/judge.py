@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from tests.reference import Rank
+from tests.reference import MASK, ROOT, Oracle, Rank
 
 Int = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.uint64]
@@ -106,6 +106,44 @@ class History:
         self.end.append(end)
         self.held.append(held)
         self.reachable.append(reachable)
+
+
+class View:
+    """What ranks hold of some queries, in the form that a `History` wants.
+
+    Parameters
+    ----------
+    oracle : Oracle
+        Followed as it changes.
+    queries : list of list of int
+        Of at most `MAX_DEPTH` blocks.
+    """
+
+    def __init__(self, oracle: Oracle, queries: list[list[int]]) -> None:
+        self._oracle, self._paths = oracle, list[list[tuple[int, int]]]()
+        for query in queries:
+            place, path = ROOT, []
+            for depth, local in enumerate(query):
+                place = oracle.places.child(place, local & MASK)
+                path.append((place, 1 << depth))
+            self._paths.append(path)
+
+    def held(self, rank: Rank) -> list[int]:
+        """For each query, a bit for each block that is held."""
+        held = self._oracle.of(rank).hash_at
+        return [sum(bit for place, bit in path if place in held) for path in self._paths]
+
+    def reachable(self, rank: Rank) -> list[int]:
+        """For each query, the lowest score of a quiescent index."""
+        reachable, found = self._oracle.of(rank).reachable, []
+        for path in self._paths:
+            depth = 0
+            for place, _ in path:
+                if place not in reachable:
+                    break
+                depth += 1
+            found.append(depth)
+        return found
 
 
 @dataclass

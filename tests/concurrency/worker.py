@@ -42,20 +42,39 @@ _PR_SET_PDEATHSIG = 1
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
-def as_event(op: Op) -> RouterEvent:
+def as_event(op: Op, event_id: int = 0) -> RouterEvent:
     """A store, remove or clear as an event."""
     data: Any = "cleared"
     if op[0] == "store":
         data = KvCacheStoreData(op[2], [Block(external, local) for local, external in op[3]])
     elif op[0] == "remove":
         data = KvCacheRemoveData(list(op[2]))
-    return RouterEvent(op[1][0], KvCacheEvent(0, data, op[1][1]))
+    return RouterEvent(op[1][0], KvCacheEvent(event_id, data, op[1][1]))
+
+
+def prepared(index: Index, writer: Writer, op: Op) -> Call:
+    """The call that an operation is, with its arguments as arrays."""
+    kind = op[0]
+    if kind == "store":
+        local, external = (np.array([b[i] for b in op[3]], np.uint64) for i in (0, 1))
+        return writer.store, (op[1], op[2], local, external)
+    if kind == "remove":
+        return writer.remove, (op[1], np.array(op[2], np.uint64))
+    if kind == "query":
+        return index.find_matches, (np.array(op[1], np.uint64),)
+    calls = {
+        "clear": writer.clear,
+        "remove_worker": writer.remove_worker,
+        "release": writer.release,
+        "move": writer.release,
+    }
+    return calls[kind], (op[1],)
 
 
 class Worker:
     """What an `Actor` can ask for: every public method is a command.
 
-    Operations are those of ``tests.reference``, and ``("release", rank)``.
+    Operations are those of ``tests.reference``, and ``("release", rank)``, which is what ``move`` does here.
     """
 
     def __init__(self, control: HookControl, board: Board) -> None:
@@ -118,7 +137,7 @@ class Worker:
 
     def apply(self, op: Op) -> tuple[str, str]:
         """Apply one operation: (outcome, message)."""
-        function, arguments = self._prepared(op)
+        function, arguments = prepared(self.index, self.writer, op)
         try:
             function(*arguments)
         except ShmtrieError as error:
@@ -138,18 +157,6 @@ class Worker:
         found = self.index.find_match_details(list(query))
         rows = zip(found.workers, found.depths, found.last_hashes, strict=True)
         return {(int(w["worker_id"]), int(w["dp_rank"])): (int(d), int(h)) for w, d, h in rows}
-
-    def _prepared(self, op: Op) -> Call:
-        kind, writer = op[0], self.writer
-        if kind == "store":
-            local, external = (np.array([b[i] for b in op[3]], np.uint64) for i in (0, 1))
-            return writer.store, (op[1], op[2], local, external)
-        if kind == "remove":
-            return writer.remove, (op[1], np.array(op[2], np.uint64))
-        if kind == "query":
-            return self.index.find_matches, (np.array(op[1], np.uint64),)
-        calls = {"clear": writer.clear, "remove_worker": writer.remove_worker, "release": writer.release}
-        return calls[kind], (op[1],)
 
     # -- streams ----------------------------------------------------------------------------------
 
@@ -183,7 +190,12 @@ class Worker:
                 some = some[:-1]
             alone = len(some) == 1
             steps.append(
-                (some, self._prepared(some[0]) if alone else EventBatch.from_events(map(as_event, some)))
+                (
+                    some,
+                    prepared(self.index, self.writer, some[0])
+                    if alone
+                    else EventBatch.from_events(map(as_event, some)),
+                )
             )
             at += len(some)
         pauses = [rng.choice((0.0, 0.0, 20e-6)) if rng.random() < 0.1 else -1.0 for _ in steps]

@@ -1,0 +1,372 @@
+"""The processes of a storm: a writer that performs a plan, a reader that asks, both killed at any moment.
+
+Each is forked from a process that has the kernels loaded and holds no lane, and goes on where the one before
+it in its part was killed. What it does it logs in the part's journals, before and after.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import gc
+import os
+import random
+import signal
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from shmtrie.errors import Busy, EventStatus, LaneUnavailable, ShmtrieError
+from shmtrie.events import EventBatch
+from shmtrie.index import Index
+from shmtrie.kernels import batch, recover
+from shmtrie.kernels import context as c
+from shmtrie.lanes import LaneSeat
+from shmtrie.writer import Writer
+from tests.concurrency.worker import as_event, prepared
+from tests.reference import OK, Op, Rank
+from tests.storm.fuse import Fuse
+from tests.storm.journal import Journal, shared_words
+
+# words of a part
+STATE, BEAT, COMMAND, LANE, FUSE_AT, FUSE_PART, FUSE_SIGNAL, FUSE_END, FUSE_SKIPS = range(9)
+STARTING, OPEN, IDLE, CLOSED, FAILED = range(5)  # in STATE
+CLOSE = 1  # in COMMAND: finish what was cut, then close and end
+NOWHERE, AT_OPERATION, AT_OPENING, AT_RECOVERY = range(4)  # in FUSE_AT: where the fuse is lit
+# columns of the journals
+(KIND, FIRST, COUNT, INVOKE, RETURN, STATUSES, BUSY_TIMES), OP_WIDTH = range(7), 7
+ATTEMPT, RESUMED = range(2)  # in KIND
+(BEGIN, END, QUERY, ANSWER, GAVE_UP, ABOUT), CALL_WIDTH = range(6), 6
+(DEAD_LANE, TAKEN, DONE, PHASE, ODD, MET), RECOVERY_WIDTH = range(6), 6
+#: By status of an event in a row that has returned; a row of a resumption has 1 where one is known.
+OUTCOMES = {
+    EventStatus.OK: OK,
+    EventStatus.PARENT_BLOCK_NOT_FOUND: "ParentBlockNotFound",
+    EventStatus.BLOCK_NOT_FOUND: "BlockNotFound",
+    EventStatus.INVALID_BLOCK_SEQUENCE: "InvalidBlockSequence",
+    EventStatus.CAPACITY_EXCEEDED: "CapacityExceeded",
+    EventStatus.RANK_OWNED_ELSEWHERE: "RankOwnedElsewhere",
+}
+EVENTS = ("store", "remove", "clear")
+UNUSED = 0xDEAD_BEEF_0BAD_CAFE  # an external hash that no stream has
+
+#: What changes a segment; where its fuse is lit; how long it may take, and each event of it, ns.
+_KERNELS = (
+    (batch, "apply_event", AT_OPERATION, 7_000, 0),
+    (batch, "sweep_slot", AT_OPERATION, 7_000, 0),
+    (batch, "apply_events", AT_OPERATION, 4_000, 1_200),
+    (recover, "recover", AT_RECOVERY, 7_000, 0),
+)
+_OPENING = 3_000_000  # ns
+_PR_SET_PDEATHSIG = 1
+_now = time.monotonic_ns
+
+
+@dataclass
+class Scene:
+    """What everybody has to know in one act; a forked process has a copy."""
+
+    name: str
+    seed: int
+    queries: list[Any]
+    late: int = 0  # see `fuse.lateness`
+    first_id: int = 0  # of the events of the plans
+    batches: int = 1  # longest batch; 1: a call for each operation
+    pause: float = 200e-6  # mean seconds between two calls of a writer
+    patience: float = 0.05
+    spoil: Callable[[Writer], None] | None = None
+
+
+@dataclass
+class Part:
+    """One writer or reader, whichever process plays it.
+
+    Attributes
+    ----------
+    ops : Journal
+        Of a writer: each attempt at an operation of the plan.
+    calls : Journal
+        Finds: of a reader all, of a writer those after the death of the one before it.
+    recoveries : Journal
+        Of a writer: dead lanes that it took.
+    """
+
+    number: int
+    role: str  # writer, reader or mender
+    plan: Sequence[Op] = ()
+    ops: Journal = field(default_factory=lambda: Journal(OP_WIDTH, 40_000, 1 << 20))
+    calls: Journal = field(default_factory=lambda: Journal(CALL_WIDTH, 100_000, 8 << 20))
+    recoveries: Journal = field(default_factory=lambda: Journal(RECOVERY_WIDTH, 20_000))
+    words: memoryview = field(default_factory=lambda: shared_words(16))
+    starts: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.number}"
+
+
+def fork(part: Part, scene: Scene) -> int:
+    """Start the next process of a part; its pid."""
+    part.starts += 1
+    part.words[STATE] = STARTING
+    part.words[LANE] = -1
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        gc.disable()
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        faulthandler.register(signal.SIGUSR1, all_threads=True)
+        if os.getppid() == parent:
+            rng = random.Random(f"{scene.seed} {part} {part.starts}")
+            _ROLES[part.role](part, scene, rng).run()
+            part.words[STATE] = CLOSED
+            code = 0
+    except BaseException:
+        part.words[STATE] = FAILED
+        part.calls.add(0, 0, -1, part.calls.keep(traceback.format_exc().encode()[-4000:]), 0, -1)
+    finally:
+        os._exit(code)
+
+
+class _Playing:
+    """What writers and readers share: finds that are logged."""
+
+    def __init__(self, part: Part, scene: Scene, rng: random.Random) -> None:
+        self.part, self.scene, self.rng = part, scene, rng
+        self.words = part.words
+        self.index = Index.attach(scene.name, read_only=part.role == "reader")
+        self._known: dict[bytes, int] = {}
+        self._fuses = {int(signo): Fuse(signo) for signo in (signal.SIGKILL, signal.SIGSTOP)}
+        kept = self.index._kept if isinstance(self.index._kept, tuple) else ()
+        self._plain = kept[0].words if kept else self.index._context().words
+        self._lost = int(self._plain[c.C_GIVEUPS])
+
+    def beat(self) -> None:
+        """Say that something has come on."""
+        self.words[BEAT] += 1
+
+    def light(self, where: int, longest: int) -> None:
+        """If the keeper wants it here, be killed or stopped in a moment, at most so many ns from now."""
+        words = self.words
+        if words[FUSE_AT] == where:
+            words[FUSE_SKIPS] -= 1
+            if words[FUSE_SKIPS] >= 0:
+                return
+            words[FUSE_AT] = NOWHERE
+            after = 1 + longest * words[FUSE_PART] // 1_000_000
+            words[FUSE_END] = _now() + after  # about
+            words[FUSE_END] = self._fuses[words[FUSE_SIGNAL]].light_and_wait(after, self.scene.late)
+
+    def ask(self, which: int, about: int) -> None:
+        """One find, logged."""
+        query = self.scene.queries[which]
+        begin = _now()
+        found = self.index.find_matches(query)
+        end = _now()
+        lost = int(self._plain[c.C_GIVEUPS])
+        raw = found.workers.tobytes() + found.depths.tobytes()
+        name = self._known.get(raw)
+        if name is None:
+            name = self._known[raw] = self.part.calls.keep(raw)
+        self.part.calls.add(begin, end, which, name, lost - self._lost, about)
+        self._lost = lost
+
+
+class _Reading(_Playing):
+    def run(self) -> None:
+        self.words[STATE] = OPEN
+        while self.words[COMMAND] != CLOSE:
+            self.beat()
+            if self.part.calls.is_full:
+                self.words[STATE] = IDLE
+                time.sleep(0.001)
+                continue
+            for _ in range(self.rng.randint(1, 60)):
+                self.ask(self.rng.randrange(len(self.scene.queries)), -1)
+            time.sleep(self.rng.uniform(0, 1e-3))
+        self.index.close()
+
+
+class _Writing(_Playing):
+    def run(self) -> None:
+        part = self.part
+        observe(part.recoveries)
+        for kernels, name, where, fixed, each in _KERNELS:
+            setattr(kernels, name, self._lit(getattr(kernels, name), where, fixed, each))
+        self.light(AT_OPENING, _OPENING)
+        self.writer = self._open()
+        self.words[LANE] = self.writer.lane
+        if self.scene.spoil is not None:
+            self.scene.spoil(self.writer)
+        self.beat()
+        self.words[STATE] = OPEN
+        at = self._resume()
+        while self.words[COMMAND] != CLOSE:
+            if at == len(part.plan):
+                self.words[STATE] = IDLE
+                self.beat()
+                time.sleep(0.001)
+                continue
+            some = list(range(at, at + self._size(at)))
+            self._perform(at, some, len(some))
+            at += len(some)
+            if self.rng.random() < 0.5:
+                time.sleep(self.rng.uniform(0, 4 * self.scene.pause))
+        self.writer.close()
+        self.index.close()
+
+    def _size(self, at: int) -> int:
+        """Operations of the next call."""
+        plan, size = self.part.plan, 1
+        most = min(self.rng.randint(1, self.scene.batches), len(plan) - at)
+        while size < most and plan[at][0] in EVENTS and plan[at + size][0] in EVENTS:
+            size += 1
+        return size
+
+    def _lit(self, kernel: Callable[..., Any], where: int, fixed: int, each: int) -> Callable[..., Any]:
+        """A kernel before which the fuse is lit."""
+
+        def lit(*arguments: Any) -> Any:
+            if self.words[FUSE_AT] == where:
+                self.light(where, fixed + (each * (arguments[3] - arguments[2]) if each else 0))
+            return kernel(*arguments)
+
+        return lit
+
+    def _open(self) -> Writer:
+        """A lane; while recoverers hold those that are free, or a stopped process is in the way, again."""
+        while True:
+            try:
+                return self.index.writer(self.scene.patience)
+            except (Busy, LaneUnavailable):
+                time.sleep(0.001)
+
+    def _perform(self, first: int, some: list[int], count: int) -> None:
+        """Apply operations `some` of the plan from `first` on, in one call; `Busy` ones until not."""
+        plan, ops = self.part.plan, self.part.ops
+        statuses, busy = bytearray(count), 0
+        alone = len(some) == 1 and (self.scene.batches == 1 or plan[some[0]][0] not in EVENTS)
+        if alone:
+            call, arguments = prepared(self.index, self.writer, plan[some[0]])
+        else:
+            events = self._events(some)
+        row = ops.add(ATTEMPT, first, count, _now(), 0, -1, 0)
+        self.beat()
+        while alone:
+            try:
+                call(*arguments)
+            except Busy:
+                busy += 1
+                continue
+            except ShmtrieError as error:
+                statuses[some[0] - first] = next(
+                    s for s, name in OUTCOMES.items() if name == type(error).__name__
+                )
+            break
+        while not alone and some:
+            found = self.writer.apply_batch(events)
+            for i, status in zip(some, found.tolist(), strict=True):
+                statuses[i - first] = status
+            some = [i for i, status in zip(some, found.tolist(), strict=True) if status == EventStatus.BUSY]
+            if some:
+                busy += 1
+                events = self._events(some)
+        ops.set(row, STATUSES, ops.keep(bytes(statuses)))
+        ops.set(row, BUSY_TIMES, busy)
+        ops.set(row, RETURN, _now())
+        self.beat()
+
+    def _events(self, some: list[int]) -> EventBatch:
+        """Operations as events, with ids by which one that was cut is found again."""
+        return EventBatch.from_events(as_event(self.part.plan[i], self.scene.first_id + i) for i in some)
+
+    def _resume(self) -> int:
+        """Settle what a death has cut, and say where to go on.
+
+        Nothing of it is open any more when we look what has become of it; then it is sent again. Of a batch
+        that is, by rank, what comes behind the last event whose id the segment has.
+        """
+        ops, row = self.part.ops, len(self.part.ops) - 1
+        while row >= 0 and ops.get(row, KIND) != ATTEMPT:
+            row -= 1
+        if row < 0:
+            return 0
+        first, count = ops.get(row, FIRST), ops.get(row, COUNT)
+        if ops.get(row, RETURN):
+            return first + count
+        cut = list(range(first, first + count))
+        for rank in {self.part.plan[i][1] for i in cut if self.part.plan[i][0] in EVENTS}:
+            self._take_over(rank)
+        known = {tuple(info.worker): info.last_event_id for info in self.index.workers()}
+        done = bytearray(count)
+        for i in cut if self.scene.batches > 1 else ():
+            last = known.get(self.part.plan[i][1]) if self.part.plan[i][0] in EVENTS else None
+            done[i - first] = last is not None and last >= self.scene.first_id + i
+        resumed = ops.add(RESUMED, first, count, _now(), 0, ops.keep(bytes(done)), 0)
+        for which in range(len(self.scene.queries)):
+            self.ask(which, resumed)
+        self.beat()
+        left = [i for i in cut if not done[i - first]]
+        if left:
+            self._perform(first, left, count)
+        else:
+            now = _now()
+            ops.add(ATTEMPT, first, count, now, now, ops.keep(bytes(count)), 0)
+        return first + count
+
+    def _take_over(self, rank: Rank) -> None:
+        """By an event that changes nothing: its dead owner is recovered, if nobody has done so."""
+        while True:
+            try:
+                self.writer.remove(rank, np.array([UNUSED], np.uint64))
+            except Busy:
+                continue
+            except ShmtrieError:
+                pass
+            return
+
+
+class _Mending(_Playing):
+    """Takes every lane there is and gives it back: whatever dead ones have left is dealt with."""
+
+    def run(self) -> None:
+        observe(self.part.recoveries)
+        lanes = self.index.segment.capacity.lanes
+        with ExitStack() as stack:
+            for _ in range(lanes):
+                writer = stack.enter_context(self.index.writer(self.scene.patience))
+                if self.scene.spoil is not None:
+                    self.scene.spoil(writer)
+                self.beat()
+        self.index.close()
+
+
+_ROLES: dict[str, Callable[..., Any]] = {"writer": _Writing, "reader": _Reading, "mender": _Mending}
+
+
+def observe(journal: Journal) -> None:
+    """Log what this process takes of dead lanes: when it had the lock, and when the lane was free."""
+    take, recovered = LaneSeat.take.__func__, LaneSeat.recovered  # type: ignore[attr-defined]
+    rows: dict[int, int] = {}
+
+    def observed_take(cls: Any, segment: Any, lane: int | None = None, but: Any = ()) -> LaneSeat:
+        seat: LaneSeat = take(cls, segment, lane, but)
+        if seat.was_dead:
+            record = segment.view("lanes")[seat.lane]
+            phase, odd = int(record["phase"]) & 0xFF, int(record["op_counter"]) & 1
+            rows[seat.lane] = journal.add(seat.lane, _now(), 0, phase, odd, int(lane is not None))
+        return seat
+
+    def observed_recovered(self: LaneSeat) -> None:
+        recovered(self)
+        journal.set(rows[self.lane], DONE, _now())
+
+    LaneSeat.take = classmethod(observed_take)  # type: ignore[method-assign,assignment]
+    LaneSeat.recovered = observed_recovered  # type: ignore[method-assign]
