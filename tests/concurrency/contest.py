@@ -188,7 +188,7 @@ class Contest:
         queries = self.pool.queries(self.rng, 24)
         writers, readers, seed = self.fleet.writers, self.fleet.readers, self.rng.getrandbits(30)
         drawn = [draw(self.oracle, stream, ops) for stream in self.streams]
-        plans = [plan for plan, _ in drawn]
+        plans = [[step.op for step in steps] for steps in drawn]
         self.fleet.board.reset()
         for actor, plan in zip(writers, plans, strict=True):
             actor.begin("perform", plan, self.how, seed)
@@ -196,7 +196,7 @@ class Contest:
             actor.begin("read", queries, finds, seed + actor.pid)
         with together(self.fleet.board, [*writers, *readers]):
             logs = log_of(writers)
-        if any(log[1] != assumed for log, (_, assumed) in zip(logs, drawn, strict=True)):
+        if any(log[1] != [step.outcome for step in steps] for log, steps in zip(logs, drawn, strict=True)):
             self.exact = self.check.exact = False
         histories = self._follow(plans, logs, queries)
         for actor in readers:
@@ -213,9 +213,7 @@ class Contest:
         """Apply to the oracle what the writers did; the states that each rank went through."""
         view = View(self.oracle, queries)
         everybody = {*STATUES, *(r for stream in self.streams for r in stream.ranks), *self.oracle.ranks()}
-        histories = {
-            rank: History(held=[view.held(rank)], reachable=[view.reachable(rank)]) for rank in everybody
-        }
+        histories = {rank: History.of(*view.state(rank)) for rank in everybody}
         for plan, (times, outcomes, busy) in zip(plans, logs, strict=True):
             self.totals.ops += len(plan)
             self.totals.busy += busy
@@ -227,9 +225,7 @@ class Contest:
                 ranks = [r for r in histories if r[0] == op[1]] if op[0] == "remove_worker" else [op[1]]
                 for rank in ranks:
                     if rank in histories:
-                        histories[rank].add(
-                            times[2 * i], times[2 * i + 1], view.held(rank), view.reachable(rank)
-                        )
+                        histories[rank].add(times[2 * i], times[2 * i + 1], *view.state(rank))
         return histories
 
     def _judge(self, histories: dict[Rank, History], calls: Calls) -> None:

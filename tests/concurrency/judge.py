@@ -100,6 +100,11 @@ class History:
     held: list[Sequence[int]] = field(default_factory=list)
     reachable: list[Sequence[int]] = field(default_factory=list)
 
+    @classmethod
+    def of(cls, held: Sequence[int], reachable: Sequence[int]) -> History:
+        """The state before the first operation."""
+        return cls(held=[held], reachable=[reachable])
+
     def add(self, begin: int, end: int, held: Sequence[int], reachable: Sequence[int]) -> None:
         """One more operation and its state."""
         self.begin.append(begin)
@@ -120,30 +125,38 @@ class View:
     """
 
     def __init__(self, oracle: Oracle, queries: list[list[int]]) -> None:
-        self._oracle, self._paths = oracle, list[list[tuple[int, int]]]()
-        for query in queries:
-            place, path = ROOT, []
+        self._oracle, self._n = oracle, len(queries)
+        self._known: dict[Rank, _Known] = {}
+        self._at: dict[int, list[tuple[int, int]]] = {}  # place -> where it is in the queries: query, bit
+        for number, query in enumerate(queries):
+            place = ROOT
             for depth, local in enumerate(query):
                 place = oracle.places.child(place, local & MASK)
-                path.append((place, 1 << depth))
-            self._paths.append(path)
+                self._at.setdefault(place, []).append((number, 1 << depth))
 
-    def held(self, rank: Rank) -> list[int]:
-        """For each query, a bit for each block that is held."""
-        held = self._oracle.of(rank).hash_at
-        return [sum(bit for place, bit in path if place in held) for path in self._paths]
+    def state(self, rank: Rank) -> tuple[list[int], list[int]]:
+        """By query: a bit for each block that is held, and the lowest score of a quiescent index."""
+        mine, known = self._oracle.of(rank), self._known.get(rank)
+        if known is None:
+            known = self._known[rank] = _Known(set(), set(), [0] * self._n, [0] * self._n)
+        for place in mine.hash_at.keys() ^ known.held:
+            for query, bit in self._at.get(place, ()):
+                known.held_bits[query] ^= bit
+        for place in mine.reachable ^ known.reachable:
+            for query, bit in self._at.get(place, ()):
+                known.reachable_bits[query] ^= bit
+        known.held, known.reachable = set(mine.hash_at), set(mine.reachable)
+        return list(known.held_bits), [(~bits & (bits + 1)).bit_length() - 1 for bits in known.reachable_bits]
 
-    def reachable(self, rank: Rank) -> list[int]:
-        """For each query, the lowest score of a quiescent index."""
-        reachable, found = self._oracle.of(rank).reachable, []
-        for path in self._paths:
-            depth = 0
-            for place, _ in path:
-                if place not in reachable:
-                    break
-                depth += 1
-            found.append(depth)
-        return found
+
+@dataclass
+class _Known:
+    """What a `View` has last seen of a rank."""
+
+    held: set[int]
+    reachable: set[int]
+    held_bits: list[int]
+    reachable_bits: list[int]
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from tests.reference import OK, Op, Oracle, Rank
 from tests.workload import Workload, mix
@@ -96,24 +97,31 @@ class Contended(Workload):
         yield from ()
 
 
-def draw(oracle: Oracle, stream: Contended, n: int) -> tuple[list[Op], list[str]]:
-    """The next `n` operations of a stream, and the outcomes that it was drawn for, on a copy of the oracle.
+class Step(NamedTuple):
+    """An operation of a plan, the outcome that the rest was drawn for, and whether it changes a holding."""
+
+    op: Op
+    outcome: str
+    changes: bool
+
+
+def draw(oracle: Oracle, stream: Contended, n: int) -> list[Step]:
+    """The next `n` operations of a stream, drawn on a copy of the oracle.
 
     Where several outcomes are allowed the real one may differ. Later operations may then be about blocks that
     are not there, or have other names: the stream is no longer one that evicts leaf-first.
     """
     model = copy.deepcopy(oracle)
     stream.oracle = model
-    ops: list[Op] = []
-    assumed: list[str] = []
+    steps: list[Step] = []
     for op in stream:
-        if op[0] == "query" or (ops and sum(map(len, op[3] if op[0] == "store" else ())) > 2 * DEEPEST):
+        if op[0] == "query" or (steps and sum(map(len, op[3] if op[0] == "store" else ())) > 2 * DEEPEST):
             continue  # nobody performs it, so the copy must not either: it may give a held block another name
         allowed = model.outcomes(op)
         outcome = OK if OK in allowed else min(allowed)
+        before = dict(model.of(op[1]).hash_at) if op[0] != "remove_worker" else None
         model.apply(op, outcome)
-        ops.append(op)
-        assumed.append(outcome)
-        if len(ops) >= n:
+        steps.append(Step(op, outcome, before is None or before != model.of(op[1]).hash_at))
+        if len(steps) >= n:
             break
-    return ops, assumed
+    return steps

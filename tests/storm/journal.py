@@ -41,8 +41,9 @@ class Journal:
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room for another row, or hardly any for bytes."""
-        return self._words[_ROWS] >= self._room or self._n_bytes - self._words[_BYTES] < 8192 <= self._n_bytes
+        """Whether there is hardly any room left."""
+        bytes_left = self._n_bytes - self._words[_BYTES]
+        return self._words[_ROWS] + 100 > self._room or bytes_left < self._n_bytes // 8
 
     def add(self, *values: int) -> int:
         """Append a row; its number."""

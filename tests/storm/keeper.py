@@ -30,7 +30,6 @@ from tests.storm.players import (
     LANE,
     NOWHERE,
     OPEN,
-    QUERY,
     STATE,
     Part,
     Scene,
@@ -38,7 +37,7 @@ from tests.storm.players import (
 )
 
 HANG = float(os.environ.get("SHMTRIE_STORM_HANG", "30"))  # seconds without anything done
-FUSE_LIMIT = 0.03  # seconds until somebody who was to be killed at some point is killed anyway
+FUSE_LIMIT = 0.05  # seconds until somebody who was to be killed at some point is killed anyway
 #: Where the next blow goes, and how often of a hundred times.
 BLOWS = {
     "in an operation": 46,
@@ -131,8 +130,7 @@ class Keeper:
     def _check_failed(self, i: int) -> None:
         part = self.parts[i]
         if part.words[STATE] == FAILED:
-            rows = part.calls.rows()
-            texts = [part.calls.text(int(row[3])).decode() for row in rows[rows[:, QUERY] < 0]]
+            texts = [part.failures.text(int(name)).decode() for name in part.failures.rows()[:, 0]]
             raise Mismatch(f"{part} failed:\n" + "\n".join(texts))
 
     def _reap(self) -> None:
@@ -222,7 +220,7 @@ class Keeper:
         words[FUSE_END] = 0
         words[FUSE_SIGNAL] = signo
         words[FUSE_PART] = self.rng.randrange(1_000_000)
-        words[FUSE_SKIPS] = self.rng.randint(0, 12) if where == AT_OPERATION else 0
+        words[FUSE_SKIPS] = self.rng.randint(0, 5) if where == AT_OPERATION else 0
         words[FUSE_AT] = where
 
     def _lit_kill(self, how: str, where: int, *victims: int) -> None:
