@@ -108,6 +108,10 @@ class Keeper:
         self._beats.pop(i, None)
         self.deeds.starts += 1
 
+    def pid(self, i: int) -> int:
+        """Of a part's process."""
+        return self._pids[i]
+
     def kill(self, how: str, *victims: int) -> None:
         """SIGKILL at once, and wait until they are gone."""
         for i in victims:
@@ -220,7 +224,7 @@ class Keeper:
         words[FUSE_END] = 0
         words[FUSE_SIGNAL] = signo
         words[FUSE_PART] = self.rng.randrange(1_000_000)
-        words[FUSE_SKIPS] = self.rng.randint(0, 5) if where == AT_OPERATION else 0
+        words[FUSE_SKIPS] = self.rng.randint(0, 4) if where == AT_OPERATION else 0
         words[FUSE_AT] = where
 
     def _lit_kill(self, how: str, where: int, *victims: int) -> None:
@@ -233,7 +237,7 @@ class Keeper:
         pids = [self._pids[i] for i in victims]
         deadline = time.monotonic() + FUSE_LIMIT
         while time.monotonic() < deadline:
-            if all(_has_ended(pid) for pid in pids):
+            if all(has_ended(pid) for pid in pids):
                 break
             time.sleep(0.0001)
         for i in victims:
@@ -298,6 +302,6 @@ class Keeper:
         self._pids.clear()
 
 
-def _has_ended(pid: int) -> bool:
+def has_ended(pid: int) -> bool:
     """Whether a child has ended; it is not reaped."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

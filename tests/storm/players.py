@@ -27,11 +27,12 @@ from shmtrie.index import Index
 from shmtrie.kernels import batch, recover
 from shmtrie.kernels import context as c
 from shmtrie.lanes import LaneSeat
+from shmtrie.layout import PAGE, SECTIONS
 from shmtrie.writer import Writer
 from tests.concurrency.streams import Step
 from tests.concurrency.worker import as_event, prepared
 from tests.reference import OK, Rank
-from tests.storm.fuse import Fuse
+from tests.storm.fuse import AHEAD, Fuse, wait
 from tests.storm.journal import Journal, shared_words
 
 # words of a part
@@ -75,12 +76,11 @@ class Scene:
     name: str
     seed: int
     queries: list[Any]
-    late: int = 0  # see `fuse.lateness`
     first_id: int = 0  # of the events of the plans
     batches: int = 1  # longest batch; 1: a call for each operation
     pause: float = 200e-6  # mean seconds between two calls of a writer
     patience: float = 0.05
-    spoil: Callable[[Writer], None] | None = None
+    spoil: Callable[[], None] | None = None
 
 
 @dataclass
@@ -128,6 +128,8 @@ def fork(part: Part, scene: Scene) -> int:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         faulthandler.register(signal.SIGUSR1, all_threads=True)
         if os.getppid() == parent:
+            if scene.spoil is not None:
+                scene.spoil()
             rng = random.Random(f"{scene.seed} {part} {part.starts}")
             _ROLES[part.role](part, scene, rng).run()
             part.words[STATE] = CLOSED
@@ -165,8 +167,10 @@ class _Playing:
                 return
             words[FUSE_AT] = NOWHERE
             after = 1 + longest * words[FUSE_PART] // 1_000_000
-            words[FUSE_END] = _now() + after  # about
-            words[FUSE_END] = self._fuses[words[FUSE_SIGNAL]].light_and_wait(after, self.scene.late)
+            end = _now() + max(AHEAD, after)
+            words[FUSE_END] = end  # before it is lit: the signal may come at any time then
+            self._fuses[words[FUSE_SIGNAL]].light(end)
+            wait(end - after)
 
     def ask(self, which: int, about: int) -> None:
         """One find, logged."""
@@ -204,11 +208,11 @@ class _Writing(_Playing):
         observe(part.recoveries)
         for kernels, name, where, fixed, each in _KERNELS:
             setattr(kernels, name, self._lit(getattr(kernels, name), where, fixed, each))
+        for section in SECTIONS:  # now: a page that is met first takes longer than an operation
+            self.index.segment.view(section).view(np.uint8).reshape(-1)[::PAGE].sum()
         self.light(AT_OPENING, _OPENING)
         self.writer = self._open()
         self.words[LANE] = self.writer.lane
-        if self.scene.spoil is not None:
-            self.scene.spoil(self.writer)
         self.beat()
         self.words[STATE] = OPEN
         at = self._resume()
@@ -348,9 +352,7 @@ class _Mending(_Playing):
         lanes = self.index.segment.capacity.lanes
         with ExitStack() as stack:
             for _ in range(lanes):
-                writer = stack.enter_context(self.index.writer(self.scene.patience))
-                if self.scene.spoil is not None:
-                    self.scene.spoil(writer)
+                stack.enter_context(self.index.writer(self.scene.patience))
                 self.beat()
         self.index.close()
 

@@ -21,7 +21,6 @@ import numpy as np
 
 from shmtrie.capacity import Capacity
 from shmtrie.index import Index
-from shmtrie.writer import Writer
 from tests.backends import BACKENDS, footprint
 from tests.concurrency.contest import STATUES, compare_at_rest
 from tests.concurrency.judge import Verdict
@@ -31,7 +30,6 @@ from tests.concurrency.worker import prepared
 from tests.differential import Differential, Mismatch, expect
 from tests.reference import MASK, Op, Oracle, Rank
 from tests.storm.aftermath import Aftermath
-from tests.storm.fuse import lateness
 from tests.storm.keeper import Death, Hang, Keeper
 from tests.storm.players import COUNT, DEAD_LANE, DONE, FIRST, MET, ODD, PHASE, TAKEN, Part, Scene
 from tests.workload import EXACT, mix
@@ -128,7 +126,7 @@ class Storm:
         batches: int,
         kills: int,
         totals: Totals,
-        spoil: Callable[[Writer], None] | None = None,
+        spoil: Callable[[], None] | None = None,
     ) -> None:
         self.index, self.seed, self.totals, self._spoil = index, seed, totals, spoil
         self.rng, self.oracle = random.Random(f"storm {seed}"), Oracle()
@@ -145,7 +143,7 @@ class Storm:
         self._mender = Part(0, "mender")
         self._deaths: list[Death] = []
         self._ops_wanted = kills * (4 if batches == 1 else 40)  # of each writer in an act; what is used tells
-        self._batches, self._acts, self._late = batches, 0, lateness()
+        self._batches, self._acts = batches, 0
 
     def place_statues(self) -> None:
         """Ranks that nobody touches."""
@@ -166,10 +164,9 @@ class Storm:
             self.index.segment.name,
             rng.getrandbits(30),
             arrays,
-            self._late,
             self._acts << 32,
             self._batches,
-            pause=200e-6 if self._batches == 1 else 1e-3,
+            pause=200e-6 if self._batches == 1 else 1.5e-3,
             patience=rng.choice((0.002, 0.05)),
             spoil=self._spoil,
         )
@@ -313,7 +310,7 @@ def storm(
     acts: int = 3,
     kind: str | None = None,
     batches: int | None = None,
-    spoil: Callable[[Writer], None] | None = None,
+    spoil: Callable[[], None] | None = None,
 ) -> None:
     """One storm of so many kills.
 

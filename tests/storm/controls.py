@@ -1,0 +1,88 @@
+"""Negative controls: writers of a storm that do wrong on purpose, each of which a storm has to find.
+
+Each is called in a process before it attaches, and changes the product there.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from shmtrie.contexts import WriterContext
+from shmtrie.lanes import LaneSeat
+from shmtrie.lanework import LaneWork
+from shmtrie.layout import PHASE_UNDO
+from shmtrie.writer import Writer
+from tests.storm.players import UNUSED
+
+SHARE = 0.01  # of the events that are acknowledged and not applied
+
+
+def _one_in_many() -> bool:
+    return random.random() < SHARE
+
+
+def lose_removals() -> None:
+    """Some removals are acknowledged and never done."""
+    remove = Writer.remove
+
+    def spoilt(self: Writer, worker: Any, block_hashes: Any) -> None:
+        if not _one_in_many() or int(block_hashes[0]) == UNUSED:
+            remove(self, worker, block_hashes)
+
+    Writer.remove = spoilt  # type: ignore[method-assign]
+
+
+def lose_stores() -> None:
+    """Some stores are acknowledged and never done."""
+    store = Writer.store
+
+    def spoilt(self: Writer, worker: Any, parent: Any, local: Any, external: Any) -> None:
+        if not _one_in_many():
+            store(self, worker, parent, local, external)
+
+    Writer.store = spoilt  # type: ignore[method-assign]
+
+
+def skip_recovery() -> None:
+    """The record of a dead lane is wiped: nothing is taken back or finished."""
+
+    def spoilt(self: LaneWork, seat: LaneSeat, context: WriterContext, seconds: float) -> None:
+        _forget(self, seat, ("n_gates", "n_undo", "n_redo", "phase", "op_counter"))
+        self.ranks.disown(seat.lane)
+        seat.recovered()
+
+    LaneWork._recover = spoilt  # type: ignore[method-assign]
+
+
+def forget_the_undo_list() -> None:
+    """What a dead lane had changed before its commit stays."""
+    recover = LaneWork._recover
+
+    def spoilt(self: LaneWork, seat: LaneSeat, context: WriterContext, seconds: float) -> None:
+        if int(self.segment.view("lanes")["phase"][seat.lane]) & 0xFF == PHASE_UNDO:
+            _forget(self, seat, ("n_undo",))
+        recover(self, seat, context, seconds)
+
+    LaneWork._recover = spoilt  # type: ignore[method-assign]
+
+
+def _forget(work: LaneWork, seat: LaneSeat, fields: tuple[str, ...]) -> None:
+    lanes = work.segment.view("lanes")
+    for name in fields:
+        if name == "op_counter":
+            lanes[name][seat.lane] += lanes[name][seat.lane] & np.uint64(1)
+        else:
+            lanes[name][seat.lane] = 0
+
+
+#: Name -> what it does, and the longest batch of the storm that has to find it.
+CONTROLS: dict[str, tuple[Callable[[], None], int]] = {
+    "lose removals": (lose_removals, 1),
+    "lose stores": (lose_stores, 1),
+    "skip recovery": (skip_recovery, 100),
+    "forget the undo list": (forget_the_undo_list, 100),
+}
