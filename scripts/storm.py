@@ -54,7 +54,7 @@ def control(name: str, seed: int) -> int:
     spoil, batches = CONTROLS[name]
     totals = Totals()
     try:
-        storm(seed, 300, totals, kind="clean", batches=batches, acts=6, spoil=spoil)
+        storm(seed, 600, totals, kind="clean", batches=batches, holes=False, acts=12, spoil=spoil)
     except AssertionError as error:
         print(f"{name}: found after {totals.kills.total()} kills: {str(error)[:600]}")
         return 0

@@ -117,9 +117,22 @@ class LaneWork:
         batch.tidy_up(self.context.address)
         self.ranks.sweep_dying()
 
+    def alone(self) -> threading.Lock:
+        """The lock under which one thread works, for a `with` of its own around a `turn`.
+
+        An interrupt can come between any two steps of Python code, so code of ours that lets the lock go
+        could be left before it does. The exit of a lock itself cannot.
+        """
+        self.seat.check()  # before the lock: a forked child may have inherited a locked one
+        if self.segment.header["retired"]:  # StaleHandle when the index was closed
+            require_in_force(self.segment)
+        if self._turn.locked():
+            raise RuntimeError("a writer serves one thread at a time: open one writer a thread")
+        return self._turn
+
     def turn(self) -> Turn:
-        """A context in which this thread, and no other, works, and the seat is still ours."""
-        return Turn(self._turn, self.seat, self.segment, self._unblock)
+        """A context in which the seat is still ours. `alone` is held."""
+        return Turn(self.seat, self._unblock)
 
     def end(self) -> None:
         """Give the ranks and the seat back; without effect on a seat that is lost or the parent's."""
@@ -236,31 +249,15 @@ class LaneWork:
 
 
 class Turn:
-    """One thread at a time, and the seat is still ours; `after` is called at the end."""
+    """The seat is still ours; `after` is called at the end."""
 
-    def __init__(
-        self, lock: threading.Lock, seat: LaneSeat, segment: Segment, after: Callable[[], None]
-    ) -> None:
-        self._lock = lock
+    def __init__(self, seat: LaneSeat, after: Callable[[], None]) -> None:
         self._seat = seat
-        self._segment = segment
         self._after = after
 
     def __enter__(self) -> None:
-        self._seat.check()  # before the lock: a forked child may have inherited a locked one
-        if self._segment.header["retired"]:  # StaleHandle when the index was closed
-            require_in_force(self._segment)
-        if not self._lock.acquire(blocking=False):
-            raise RuntimeError("a writer serves one thread at a time: open one writer a thread")
-        try:
-            self._seat.check()
-        except BaseException:
-            self._lock.release()
-            raise
+        self._seat.check()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            if kind is None:
-                self._after()
-        finally:
-            self._lock.release()
+        if kind is None:
+            self._after()

@@ -224,7 +224,7 @@ class Writer:
         n = len(events)
         statuses = np.zeros(n, np.uint8)
         columns = np.array([getattr(events, name).ctypes.data for name in _COLUMNS], np.int64)
-        with self._work.turn():
+        with self._work.alone(), self._work.turn():
             held_up: set[WorkerWithDpRank] = set()
             i = 0
             while i < n:
@@ -264,7 +264,7 @@ class Writer:
         stopped writer the slots stay marked, and hidden, and are swept by a later call.
         """
         worker = as_worker_id(worker_id)
-        with self._work.turn():
+        with self._work.alone(), self._work.turn():
             self._work.ranks.remove_worker(worker)
 
     def release(self, worker: Any) -> None:
@@ -276,7 +276,7 @@ class Writer:
             The rank; one that this lane does not own is left alone.
         """
         rank = as_rank(worker)
-        with self._work.turn():
+        with self._work.alone(), self._work.turn():
             self._work.ranks.release(rank)
 
     # ------------------------------------------------------------------------------------------ life
@@ -297,7 +297,7 @@ class Writer:
     def _raise(self, parts: EventParts, with_id: bool) -> None:
         if len(parts.external) > MAX_STORE:
             raise ValueError(f"an event has at most {MAX_STORE} blocks, got {len(parts.external)}")
-        with self._work.turn():
+        with self._work.alone(), self._work.turn():
             status = self._work.settle(parts, with_id)
         if status != EventStatus.OK:
             raise exception_for(status, self._work.describe(status, parts))

@@ -146,7 +146,8 @@ class View:
             for query, bit in self._at.get(place, ()):
                 known.reachable_bits[query] ^= bit
         known.held, known.reachable = set(mine.hash_at), set(mine.reachable)
-        return list(known.held_bits), [(~bits & (bits + 1)).bit_length() - 1 for bits in known.reachable_bits]
+        sure = known.held_bits if self._oracle.exact_holes else known.reachable_bits
+        return list(known.held_bits), [(~bits & (bits + 1)).bit_length() - 1 for bits in sure]
 
 
 @dataclass

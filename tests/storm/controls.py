@@ -13,8 +13,9 @@ import numpy as np
 
 from shmtrie.contexts import WriterContext
 from shmtrie.lanes import LaneSeat
-from shmtrie.lanework import LaneWork
 from shmtrie.layout import PHASE_UNDO
+from shmtrie.ranks import disown
+from shmtrie.recovery import LaneRecovery
 from shmtrie.writer import Writer
 from tests.storm.players import UNUSED
 
@@ -50,33 +51,32 @@ def lose_stores() -> None:
 def skip_recovery() -> None:
     """The record of a dead lane is wiped: nothing is taken back or finished."""
 
-    def spoilt(self: LaneWork, seat: LaneSeat, context: WriterContext, seconds: float) -> None:
-        _forget(self, seat, ("n_gates", "n_undo", "n_redo", "phase", "op_counter"))
-        self.ranks.disown(seat.lane)
+    def spoilt(self: LaneRecovery, seat: LaneSeat, context: WriterContext, seconds: float) -> int:
+        _forget(self, seat, "n_gates", "n_undo", "n_redo", "phase")
+        counters = self._segment.view("lanes")["op_counter"]
+        counters[seat.lane] += counters[seat.lane] & np.uint64(1)
+        n = disown(self._segment.view("rank_states"), context, seat.lane)
         seat.recovered()
+        return n
 
-    LaneWork._recover = spoilt  # type: ignore[method-assign]
+    LaneRecovery.settle = spoilt  # type: ignore[method-assign]
 
 
 def forget_the_undo_list() -> None:
     """What a dead lane had changed before its commit stays."""
-    recover = LaneWork._recover
+    settle = LaneRecovery.settle
 
-    def spoilt(self: LaneWork, seat: LaneSeat, context: WriterContext, seconds: float) -> None:
-        if int(self.segment.view("lanes")["phase"][seat.lane]) & 0xFF == PHASE_UNDO:
-            _forget(self, seat, ("n_undo",))
-        recover(self, seat, context, seconds)
+    def spoilt(self: LaneRecovery, seat: LaneSeat, context: WriterContext, seconds: float) -> int:
+        if int(self._segment.view("lanes")["phase"][seat.lane]) & 0xFF == PHASE_UNDO:
+            _forget(self, seat, "n_undo")
+        return settle(self, seat, context, seconds)
 
-    LaneWork._recover = spoilt  # type: ignore[method-assign]
+    LaneRecovery.settle = spoilt  # type: ignore[method-assign]
 
 
-def _forget(work: LaneWork, seat: LaneSeat, fields: tuple[str, ...]) -> None:
-    lanes = work.segment.view("lanes")
+def _forget(recovery: LaneRecovery, seat: LaneSeat, *fields: str) -> None:
     for name in fields:
-        if name == "op_counter":
-            lanes[name][seat.lane] += lanes[name][seat.lane] & np.uint64(1)
-        else:
-            lanes[name][seat.lane] = 0
+        recovery._segment.view("lanes")[name][seat.lane] = 0
 
 
 #: Name -> what it does, and the longest batch of the storm that has to find it.

@@ -224,7 +224,7 @@ class Keeper:
         words[FUSE_END] = 0
         words[FUSE_SIGNAL] = signo
         words[FUSE_PART] = self.rng.randrange(1_000_000)
-        words[FUSE_SKIPS] = self.rng.randint(0, 4) if where == AT_OPERATION else 0
+        words[FUSE_SKIPS] = self.rng.randint(0, 8) if where == AT_OPERATION else 0
         words[FUSE_AT] = where
 
     def _lit_kill(self, how: str, where: int, *victims: int) -> None:

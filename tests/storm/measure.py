@@ -30,7 +30,6 @@ from tests.storm.players import (
     FUSE_PART,
     FUSE_SIGNAL,
     FUSE_SKIPS,
-    LANE,
     NOWHERE,
     OPEN,
     STATE,
@@ -70,7 +69,8 @@ class _Ground:
             for path in (self.contested, self.quiet):
                 self.store(rank, path)
         blocks = [(local, mix(local, 1)) for local in self.contested]
-        branch = [*blocks[: len(blocks) // 2], (7, 7), (8, 8)]
+        self.branch = [*self.contested[: len(blocks) // 2], 7, 8]
+        branch = [(local, mix(local, 1)) for local in self.branch]
         ops: tuple[Op, ...] = (
             ("store", (100, 0), None, blocks),
             ("store", (100, 1), None, branch),
@@ -78,7 +78,7 @@ class _Ground:
             ("remove", (100, 0), [b[1] for b in blocks[::-1]]),
         )
         self.part = Part(0, "writer", _Endless([Step(op, OK, True) for op in ops]))
-        scene = Scene(index.segment.name, 1, [], 1, 20, pause=5e-4)
+        scene = Scene(index.segment.name, 1, [], 1, 20, pause=5e-4, event_ns=3000)
         self.keeper = Keeper(index, [self.part], scene, self.rng)
 
     def store(self, worker: int, path: list[int]) -> None:
@@ -101,7 +101,7 @@ class _Ground:
     def light(self, signo: signal.Signals) -> None:
         """Have it stopped or killed in an operation."""
         words = self.part.words
-        words[FUSE_END], words[FUSE_SIGNAL], words[FUSE_SKIPS] = 0, signo, self.rng.randint(0, 2)
+        words[FUSE_END], words[FUSE_SIGNAL], words[FUSE_SKIPS] = 0, signo, self.rng.randint(6, 12)
         words[FUSE_PART] = self.rng.randrange(1_000_000)
         words[FUSE_AT] = AT_OPERATION
 
@@ -149,7 +149,7 @@ def _stopped(ground: _Ground) -> dict[str, Any]:
         ground.remove(9, ground.quiet)
         begin = _now()
         try:
-            ground.store(10, [*ground.contested[:-3], 5])
+            ground.store(10, [*ground.contested[:3], 5])
         except Busy:
             refused += 1
             busy_ns.append(_now() - begin)
@@ -183,24 +183,25 @@ def _stop_in_operation(ground: _Ground, pid: int) -> None:
 
 def _killed(ground: _Ground) -> dict[str, Any]:
     """From the kill of the other writer to the end of the first event on its nodes, when it held gates."""
-    found, words = list[int](), ground.part.words
-    lanes = ground.index.segment.view("lanes")
-    counters = lanes["counters"][:, COUNTERS.index("recoveries")]
+    found, words, paths = list[int](), ground.part.words, (ground.contested, ground.branch)
+    counters = ground.index.segment.view("lanes")["counters"][:, COUNTERS.index("recoveries")]
     for _ in range(KILLS):
         pid = ground.start()
         before = int(counters.sum())
         ground.light(signal.SIGKILL)
-        deadline = time.monotonic() + 10
-        for turn in itertools.count():
+        late, deadline = 0, time.monotonic() + 10
+        while not 0 < words[FUSE_END] < _now() and time.monotonic() < deadline:
+            pass
+        for do, path in itertools.cycle(itertools.product((ground.store, ground.remove), paths)):
             with suppress(Busy):
-                (ground.remove if turn % 2 else ground.store)(11, ground.contested)
+                do(11, path)
             end, killed = _now(), words[FUSE_END]
             if killed and end > killed and int(counters.sum()) > before:
                 found.append(end - killed)
                 break
-            is_open = int(lanes["phase"][words[LANE]]) & 0xFF or int(lanes["op_counter"][words[LANE]]) & 1
-            if (has_ended(pid) and not is_open) or time.monotonic() > deadline:
-                break  # it died between two operations
+            late += has_ended(pid)
+            if late > 8 or time.monotonic() > deadline:
+                break  # it died with nothing in its hands that is in the way
         ground.keeper.kill_all()
         ground.writer.remove_worker(100)
     return {"kill of a writer to an event on its nodes": times(found)}

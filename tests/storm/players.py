@@ -57,12 +57,12 @@ OUTCOMES = {
 EVENTS = ("store", "remove", "clear")
 UNUSED = 0xDEAD_BEEF_0BAD_CAFE  # an external hash that no stream has
 
-#: What changes a segment; where its fuse is lit; how long it may take, and each event of it, ns.
+#: What changes a segment; where its fuse is lit; how long it may take, ns; whether that is by event.
 _KERNELS = (
-    (batch, "apply_event", AT_OPERATION, 7_000, 0),
-    (batch, "sweep_slot", AT_OPERATION, 7_000, 0),
-    (batch, "apply_events", AT_OPERATION, 2_000, 900),
-    (recover, "recover", AT_RECOVERY, 7_000, 0),
+    (batch, "apply_event", AT_OPERATION, 7_000, False),
+    (batch, "sweep_slot", AT_OPERATION, 7_000, False),
+    (batch, "apply_events", AT_OPERATION, 2_000, True),
+    (recover, "recover", AT_RECOVERY, 7_000, False),
 )
 _OPENING = 3_000_000  # ns
 _PR_SET_PDEATHSIG = 1
@@ -78,6 +78,7 @@ class Scene:
     queries: list[Any]
     first_id: int = 0  # of the events of the plans
     batches: int = 1  # longest batch; 1: a call for each operation
+    event_ns: int = 900  # about what one of a batch takes
     pause: float = 200e-6  # mean seconds between two calls of a writer
     patience: float = 0.05
     spoil: Callable[[], None] | None = None
@@ -206,8 +207,8 @@ class _Writing(_Playing):
     def run(self) -> None:
         part = self.part
         observe(part.recoveries)
-        for kernels, name, where, fixed, each in _KERNELS:
-            setattr(kernels, name, self._lit(getattr(kernels, name), where, fixed, each))
+        for kernels, name, where, fixed, by_event in _KERNELS:
+            setattr(kernels, name, self._lit(getattr(kernels, name), where, fixed, by_event))
         for section in SECTIONS:  # now: a page that is met first takes longer than an operation
             self.index.segment.view(section).view(np.uint8).reshape(-1)[::PAGE].sum()
         self.light(AT_OPENING, _OPENING)
@@ -238,12 +239,13 @@ class _Writing(_Playing):
             size += 1
         return size
 
-    def _lit(self, kernel: Callable[..., Any], where: int, fixed: int, each: int) -> Callable[..., Any]:
+    def _lit(self, kernel: Callable[..., Any], where: int, fixed: int, by_event: bool) -> Callable[..., Any]:
         """A kernel before which the fuse is lit."""
 
         def lit(*arguments: Any) -> Any:
             if self.words[FUSE_AT] == where:
-                self.light(where, fixed + (each * (arguments[3] - arguments[2]) if each else 0))
+                events = arguments[3] - arguments[2] if by_event else 0
+                self.light(where, fixed + self.scene.event_ns * events)
             return kernel(*arguments)
 
         return lit
@@ -345,10 +347,14 @@ class _Writing(_Playing):
 
 
 class _Mending(_Playing):
-    """Takes every lane there is and gives it back: whatever dead ones have left is dealt with."""
+    """Deals with whatever dead ones have left: at a word, or by taking every lane there is."""
 
     def run(self) -> None:
         observe(self.part.recoveries)
+        if self.rng.random() < 0.5:
+            report = self.index.recover()
+            assert report.ok, report
+            return
         lanes = self.index.segment.capacity.lanes
         with ExitStack() as stack:
             for _ in range(lanes):

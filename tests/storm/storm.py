@@ -79,10 +79,10 @@ class Totals:
 
 
 @contextmanager
-def segment(capacity: Capacity) -> Iterator[Index]:
+def segment(capacity: Capacity, exact_holes: bool = False) -> Iterator[Index]:
     """A new segment, gone at the end."""
     name = f"storm-{os.getpid():x}-{secrets.token_hex(4)}"
-    with Index.create(name, capacity) as index:
+    with Index.create(name, capacity, exact_holes=exact_holes) as index:
         try:
             with index.writer() as writer:  # loads all kernels, so that those who are forked have them
                 writer.store(1, None, [1], [1])
@@ -129,15 +129,17 @@ class Storm:
         spoil: Callable[[], None] | None = None,
     ) -> None:
         self.index, self.seed, self.totals, self._spoil = index, seed, totals, spoil
-        self.rng, self.oracle = random.Random(f"storm {seed}"), Oracle()
-        self.exact = kind in EXACT
+        holes = index.segment.exact_holes
+        self.rng, self.oracle = random.Random(f"storm {seed}"), Oracle(holes)
+        self.exact = kind in EXACT and not holes
         self.pool = Pool(seed, trunk=40)
-        self.check = Differential(index, self.oracle, BACKENDS["shm"].open, self.exact, heavy_every=1 << 60)
+        self._open = BACKENDS["shm-holes" if holes else "shm"].open
+        self.check = Differential(index, self.oracle, self._open, self.exact, heavy_every=1 << 60)
         self._empty = _usage(index)
         self.streams: list[Stream] = []
         for w in range(writers):
             ranks = [(10 + w, 0), (10 + w, 1), (MASK - w, 3)]
-            self.streams.append(Stream(self.oracle, seed * 64 + w, self.pool, ranks, kind, True))
+            self.streams.append(Stream(self.oracle, seed * 64 + w, self.pool, ranks, kind, not holes))
             self.streams[w].batches = batches
         self.parts = [Part(i, "writer") for i in range(writers)] + [Part(i, "reader") for i in range(readers)]
         self._mender = Part(0, "mender")
@@ -219,7 +221,8 @@ class Storm:
 
     def _at_rest(self, queries: list[list[int]], reload: bool = False) -> None:
         try:
-            compare_at_rest(self.check, self.index, queries, reload)
+            self.check.open_index = self._open if reload else None
+            compare_at_rest(self.check, self.index, queries)
         except Mismatch:
             self.totals.lost += 1
             raise
@@ -310,9 +313,12 @@ def storm(
     acts: int = 3,
     kind: str | None = None,
     batches: int | None = None,
+    holes: bool | None = None,
     spoil: Callable[[], None] | None = None,
 ) -> None:
     """One storm of so many kills.
+
+    Streams evict leaf-first; in a segment of exact holes they remove whatever they like.
 
     Raises
     ------
@@ -321,8 +327,9 @@ def storm(
     """
     kind = kind or KINDS[seed % len(KINDS)]
     batches = batches or (1, 100, 100)[seed // 3 % 3]
+    holes = seed % 4 == 3 if holes is None else holes
     begin, begun = time.monotonic(), totals.kills.total()
-    with segment(Capacity(blocks=20_000, workers=64, lanes=writers + 2)) as index:
+    with segment(Capacity(blocks=20_000, workers=64, lanes=writers + 2), holes) as index:
         try:
             run = Storm(index, seed, writers, readers, kind, batches, kills // acts, totals, spoil)
             if seed % 2 == 0:
@@ -335,6 +342,6 @@ def storm(
             raise Mismatch(
                 f"{type(error).__name__}: {error}\nin storm(seed={seed}, kills={kills}, writers={writers}, "
                 f"readers={readers}, acts={acts}, kind={kind!r}, "
-                f"batches={batches}), after {totals.kills.total() - begun} kills "
+                f"batches={batches}, holes={holes}), after {totals.kills.total() - begun} kills "
                 f"and {time.monotonic() - begin:.1f} s"
             ) from error

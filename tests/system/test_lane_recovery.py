@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -247,3 +250,32 @@ def test_an_interrupt_while_a_table_grows_loses_nothing(
                 writer._work.context.grow(1_000_000)
         writer.remove(1, local[500:])
         assert scores(index, local) == {(1, 0): 500}
+
+
+def test_an_interrupt_anywhere_in_a_call_leaves_a_writer_that_can_be_closed(index: Index) -> None:
+    """Where the lock was let go by Python code, every twentieth Ctrl-C left it locked and `close` waiting."""
+    for steps in itertools.count(1):
+        left = steps
+
+        def interrupt(*event: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+            return interrupt
+
+        writer = index.writer()
+        writer.store(1, None, [1], [1])
+        sys.settrace(interrupt)
+        try:
+            writer.store(1, 1, [2], [2])
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        assert not writer._work._turn.locked(), f"after {steps} steps"
+        writer.close()
+        if left > 0:
+            assert steps > 50
+            break
+    assert scores(index, [1, 2]) == {(1, 0): 2}
