@@ -135,7 +135,7 @@ MUTANTS = (
     ),
     Mutant(
         "the parent is judged again",
-        "kernels/prepare.py",
+        "kernels/cuts.py",
         (
             (
                 "            if is_above(ctx, node, depth, parent, above_depth) != 0:\n",
