@@ -20,7 +20,7 @@ from tests.concurrency.judge import Calls, History, Verdict, View, judge, scores
 from tests.differential import Mismatch, expect
 from tests.reference import OK, Op, Oracle, Rank
 from tests.storm.journal import Rows
-from tests.storm.players import (
+from tests.storm.parts import (
     ABOUT,
     ANSWER,
     BEGIN,

@@ -17,7 +17,7 @@ from shmtrie.layout import PHASE_UNDO
 from shmtrie.ranks import disown
 from shmtrie.recovery import LaneRecovery
 from shmtrie.writer import Writer
-from tests.storm.players import UNUSED
+from tests.storm.parts import UNUSED
 
 SHARE = 0.01  # of the events that are acknowledged and not applied
 

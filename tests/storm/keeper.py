@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from shmtrie.index import Index
 from tests.differential import Mismatch, expect
 from tests.hooks import wait_until
-from tests.storm.players import (
+from tests.storm.parts import (
     AT_OPENING,
     AT_OPERATION,
     AT_RECOVERY,
@@ -33,8 +33,8 @@ from tests.storm.players import (
     STATE,
     Part,
     Scene,
-    fork,
 )
+from tests.storm.players import fork
 
 HANG = float(os.environ.get("SHMTRIE_STORM_HANG", "30"))  # seconds without anything done
 FUSE_LIMIT = 0.05  # seconds until somebody who was to be killed at some point is killed anyway

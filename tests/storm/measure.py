@@ -23,7 +23,7 @@ from tests.differential import expect
 from tests.hooks import wait_until
 from tests.reference import OK, Op
 from tests.storm.keeper import Keeper, has_ended
-from tests.storm.players import (
+from tests.storm.parts import (
     AT_OPERATION,
     FUSE_AT,
     FUSE_END,

@@ -31,7 +31,7 @@ from tests.differential import Differential, Mismatch, expect
 from tests.reference import MASK, Op, Oracle, Rank
 from tests.storm.aftermath import Aftermath
 from tests.storm.keeper import Death, Hang, Keeper
-from tests.storm.players import COUNT, DEAD_LANE, DONE, FIRST, MET, ODD, PHASE, TAKEN, Part, Scene
+from tests.storm.parts import COUNT, DEAD_LANE, DONE, FIRST, MET, ODD, PHASE, TAKEN, Part, Scene
 from tests.workload import EXACT, mix
 
 KINDS = ("clean", "alias", "flip")
