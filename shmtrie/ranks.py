@@ -101,7 +101,9 @@ class RankRegistry:
             if slot >= 0:
                 owner = self._owner(slot)
                 if owner not in (0, self._lane + 1):
-                    if owner_alive(self._segment, owner - 1):
+                    # Its lane may have died, and have been recovered and taken anew since we looked: the slot
+                    # was let go before the new holder was active.
+                    if owner_alive(self._segment, owner - 1) and self._owner(slot) == owner:
                         return EventStatus.RANK_OWNED_ELSEWHERE
                     self._context.words[c.C_BUSY_LANE] = owner - 1
                     return EventStatus.BUSY  # dead, and not recovered yet: the caller sees to that

@@ -279,3 +279,24 @@ def test_an_interrupt_anywhere_in_a_call_leaves_a_writer_that_can_be_closed(inde
             assert steps > 50
             break
     assert scores(index, [1, 2]) == {(1, 0): 2}
+
+
+def test_a_lane_that_is_recovered_and_taken_while_we_look_owns_nothing(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its holder lives then, and it is another one: a storm found the rank refused as owned by it."""
+    dead, newcomers = index.writer(), []
+    with index.writer() as writer:
+        dead.store(1, None, [1], [1])
+        lane = die(dead)
+
+        def late(segment: Segment, owner: int) -> bool:
+            newcomers.append(index.writer())
+            assert newcomers[0].lane == owner == lane
+            monkeypatch.undo()
+            return owner_alive(segment, owner)
+
+        monkeypatch.setattr(shmtrie.ranks, "owner_alive", late)
+        writer.store(1, 1, [2], [2])
+        newcomers[0].close()
+    assert len(newcomers) == 1 and scores(index, [1, 2]) == {(1, 0): 2}
