@@ -154,7 +154,12 @@ class Keeper:
             beat, (before, since) = self.parts[i].words[BEAT], self._beats.get(i, (-1, 0.0))
             if beat != before or i in self._stopped:
                 self._beats[i] = (beat, time.monotonic())
-            elif time.monotonic() - since > HANG:
+                continue
+            idle = time.monotonic() - since
+            if idle > 0.5:
+                # A fuse that was lit just before its process was stopped, and let go on, has stopped it anew.
+                os.kill(pid, signal.SIGCONT)
+            if idle > HANG:
                 os.kill(pid, signal.SIGUSR1)  # its stacks go to stderr
                 time.sleep(0.5)
                 raise Hang(
@@ -165,7 +170,10 @@ class Keeper:
         part = self.parts[i]
         last = part.ops.rows()[-1:].tolist()
         what = part.plan[last[0][FIRST]] if last and part.plan else None
-        return f"state {part.words[STATE]}, lane {part.words[LANE]}, last attempt {last} at {what}"
+        with open(f"/proc/{self._pids[i]}/stat") as file:
+            state = file.read().rpartition(")")[2].split()[0]
+        where = f"process {state}, state {part.words[STATE]}, lane {part.words[LANE]}"
+        return f"{where}, last attempt {last} at {what}"
 
     # -- the storm --------------------------------------------------------------------------------
 
@@ -224,7 +232,7 @@ class Keeper:
         words[FUSE_END] = 0
         words[FUSE_SIGNAL] = signo
         words[FUSE_PART] = self.rng.randrange(1_000_000)
-        words[FUSE_SKIPS] = self.rng.randint(0, 8) if where == AT_OPERATION else 0
+        words[FUSE_SKIPS] = self.rng.randint(0, 4) if where == AT_OPERATION else 0
         words[FUSE_AT] = where
 
     def _lit_kill(self, how: str, where: int, *victims: int) -> None:
@@ -251,7 +259,7 @@ class Keeper:
         if self.rng.random() < 0.5:
             self._light(i, AT_OPERATION, signal.SIGSTOP)
             deadline = time.monotonic() + FUSE_LIMIT
-            while not self.parts[i].words[FUSE_END] and time.monotonic() < deadline:
+            while not _has_stopped(self._pids[i]) and time.monotonic() < deadline:
                 time.sleep(0.0001)
             self.parts[i].words[FUSE_AT] = NOWHERE
         os.kill(self._pids[i], signal.SIGSTOP)
@@ -305,3 +313,8 @@ class Keeper:
 def has_ended(pid: int) -> bool:
     """Whether a child has ended; it is not reaped."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _has_stopped(pid: int) -> bool:
+    """Whether a child has been stopped since this was asked last."""
+    return os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG) is not None

@@ -141,6 +141,9 @@ class Storm:
             ranks = [(10 + w, 0), (10 + w, 1), (MASK - w, 3)]
             self.streams.append(Stream(self.oracle, seed * 64 + w, self.pool, ranks, kind, not holes))
             self.streams[w].batches = batches
+            # A stream gives an extreme hash to one place. A rank that is handed over could get it for another
+            # one, which would move it and leave a hole.
+            self.streams[w]._extremes = {hash_seed: [] for hash_seed in range(3)}
         self.parts = [Part(i, "writer") for i in range(writers)] + [Part(i, "reader") for i in range(readers)]
         self._mender = Part(0, "mender")
         self._deaths: list[Death] = []
@@ -168,7 +171,7 @@ class Storm:
             arrays,
             self._acts << 32,
             self._batches,
-            pause=200e-6 if self._batches == 1 else 1.5e-3,
+            pause=200e-6 if self._batches == 1 else 2e-3,
             patience=rng.choice((0.002, 0.05)),
             spoil=self._spoil,
         )
