@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
+from .workers import RECORD, WORKER_DTYPE, Match, WorkerInfo, WorkerWithDpRank, ranks_in, scores_in
 
 __all__ = [
     "WORKER_DTYPE",
@@ -22,102 +24,9 @@ __all__ = [
     "WorkerWithDpRank",
 ]
 
-
-class WorkerWithDpRank(NamedTuple):
-    """A rank: one cache of one inference engine.
-
-    Parameters
-    ----------
-    worker_id : int
-        The worker, 0 <= worker_id < 2**64.
-    dp_rank : int
-        Its data-parallel rank, 0 <= dp_rank < 2**32; 0 where there is only one.
-    """
-
-    worker_id: int
-    dp_rank: int = 0
-
-
-class Match(NamedTuple):
-    """One rank with the number of blocks, from the root, that it holds of a query."""
-
-    worker: WorkerWithDpRank
-    depth: int
-
-
-class WorkerInfo(NamedTuple):
-    """What an index knows about one rank.
-
-    Parameters
-    ----------
-    worker : WorkerWithDpRank
-        The rank.
-    blocks : int
-        Blocks that it holds.
-    state : str
-        ``"active"``; other values are an index's own.
-    lane : int
-        Writer process seat that the rank belongs to, -1 for none.
-    last_event_id : int or None
-        Id of the last event that was applied for the rank; None before the first.
-    degraded : bool
-        An event of the rank was refused since the rank was last cleared, so it may score too low.
-    """
-
-    worker: WorkerWithDpRank
-    blocks: int
-    state: str
-    lane: int
-    last_event_id: int | None
-    degraded: bool
-
-
-WORKER_DTYPE: Final = np.dtype(
-    {"names": ["worker_id", "dp_rank"], "formats": ["<u8", "<u4"], "offsets": [0, 8], "itemsize": 16}
-)
-"""One rank record, 16 bytes; the last four are padding."""
-
-_RECORD: Final = struct.Struct("<QI4x")
-_WORKER_BYTES: Final = _RECORD.size
+_WORKER_BYTES: Final = RECORD.size
 _ITEM_BYTES: Final = _WORKER_BYTES + 4
 _ITEM_BYTES_DETAILS: Final = _ITEM_BYTES + 8
-
-
-class _RankTable(dict[bytes, WorkerWithDpRank]):
-    """Rank record -> the rank as Python object, made once.
-
-    Making the 64 tuples of a typical answer costs more than the whole dict around them, and a fleet has few
-    ranks, so they are kept. It is only a memo: dropping all of it at the limit is always right.
-    """
-
-    LIMIT = 1 << 17
-
-    def __missing__(self, record: bytes) -> WorkerWithDpRank:
-        if len(self) >= self.LIMIT:
-            self.clear()
-        rank = self[record] = WorkerWithDpRank._make(_RECORD.unpack(record))
-        return rank
-
-
-_ranks: Final = _RankTable()
-_rank_of: Final = _ranks.__getitem__
-# Whole record strings -> their ranks: prompts that share a prefix keep returning the same fleet.
-_rank_lists: Final[dict[bytes, tuple[WorkerWithDpRank, ...]]] = {}
-_RANK_LISTS_LIMIT: Final = 256
-_RANK_LIST_LONGEST: Final = 512
-
-
-def _ranks_in(records: bytes) -> tuple[WorkerWithDpRank, ...]:
-    """Turn n rank records (n * 16 bytes) into n `WorkerWithDpRank`."""
-    ranks = _rank_lists.get(records)
-    if ranks is None:
-        n = len(records) // _WORKER_BYTES
-        ranks = tuple(map(_rank_of, struct.unpack("16s" * n, records)))
-        if n <= _RANK_LIST_LONGEST:
-            if len(_rank_lists) >= _RANK_LISTS_LIMIT:
-                _rank_lists.clear()
-            _rank_lists[records] = ranks
-    return ranks
 
 
 class OverlapScores:
@@ -177,7 +86,7 @@ class OverlapScores:
         n = len(workers)
         if len(depths) != n or (last_hashes is not None and len(last_hashes) != n):
             raise ValueError("workers, depths and last_hashes must have the same length")
-        record = _RECORD.pack
+        record = RECORD.pack
         raw = b"".join([record(worker_id, dp_rank) for worker_id, dp_rank in workers])
         if last_hashes is not None:
             raw += struct.pack(f"<{n}Q", *last_hashes)
@@ -222,17 +131,14 @@ class OverlapScores:
         return []
 
     def _build(self) -> dict[WorkerWithDpRank, int]:
-        raw = self._raw
-        n = len(raw) // (_ITEM_BYTES_DETAILS if self._details else _ITEM_BYTES)
-        depths = struct.unpack_from(f"<{n}I", raw, len(raw) - 4 * n)
-        return dict(zip(_ranks_in(raw[: _WORKER_BYTES * n]), depths, strict=False))
+        return scores_in(self._raw, len(self))
 
     def _content(self) -> dict[WorkerWithDpRank, Any]:
         """Everything the result says, per rank; from the bytes, so that edits of `scores` do not count."""
         if not self._details:
             return self._build()
         said = zip(self.depths.tolist(), self.last_hashes.tolist(), strict=True)
-        return dict(zip(_ranks_in(self.workers.tobytes()), said, strict=True))
+        return dict(zip(ranks_in(self.workers.tobytes()), said, strict=True))
 
     def __len__(self) -> int:
         return len(self._raw) // (_ITEM_BYTES_DETAILS if self._details else _ITEM_BYTES)

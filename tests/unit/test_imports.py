@@ -23,10 +23,11 @@ MAX_LINES = 350
 ORDER = (
     ("errors", "layout", "atomics", "vectors"),
     ("kernels",),
-    ("scores", "event_types", "events", "arguments", "indexer", "hashing"),
+    ("workers", "scores", "event_types", "events", "arguments", "indexer", "hashing"),
     ("shmfile", "shmroom", "bytelock", "capacity", "header", "stamps", "creation", "segment", "succession"),
     ("laneinfo", "lanes"),
-    ("contexts", "fastcall", "ranks", "recovery", "stats", "verify", "verify_ranks", "verify_text", "dump"),
+    ("contexts", "pyapi", "fastcall", "fastapply", "ranks", "recovery", "stats"),
+    ("verify", "verify_ranks", "verify_text", "dump"),
     ("resize", "lanework", "writer", "queries", "rebuild", "index"),
     ("radix_nodes", "radix_queries", "radix_tree", "pool", "sharding"),
     ("engines", "replay", "cli_output", "cli_common", "cli_look", "cli_change", "cli"),
@@ -34,10 +35,12 @@ ORDER = (
 ROW = {name: row for row, names in enumerate(ORDER) for name in names}
 
 # Usable without a compiler: they import nothing that needs one.
-PLAIN = {"errors", "layout", "scores", "event_types", "events", "arguments", "indexer", "hashing"}
+PLAIN = {"errors", "layout", "workers", "scores", "event_types", "events", "arguments", "indexer", "hashing"}
 PLAIN |= {"capacity", "radix_nodes", "radix_queries", "radix_tree"}
 # The build of the kernels is no kernel.
 BUILD = {"kernels.build", "kernels.cache", "kernels.cachelock"}
+# Builtins: kernels that talk to Python.
+CALLS = {"pyapi", "fastcall", "fastapply"}
 NOT_IN_KERNELS = {"ctypes", "fcntl", "mmap", "multiprocessing", "os", "posix_ipc", "threading", "time"}
 
 
@@ -119,7 +122,7 @@ def test_compiler_stays_in_its_modules(path: Path) -> None:
     name = module_name(path)
     used = {other.partition(".")[0] for other in imports(path)}
     assert "llvmlite" not in used or name in {"atomics", "vectors"} or name in BUILD
-    assert "numba" not in used or name in {"atomics", "vectors", "fastcall"} or name.startswith("kernels.")
+    assert "numba" not in used or name in CALLS | {"atomics", "vectors"} or name.startswith("kernels.")
 
 
 def test_plain_modules_need_no_compiler() -> None:
@@ -138,12 +141,12 @@ def test_cache_key_covers_what_kernels_link() -> None:
     linked = {
         f"{other}.py"
         for path in FILES
-        if module_name(path).startswith("kernels.") or module_name(path) in {"atomics", "vectors", "fastcall"}
+        if module_name(path).startswith("kernels.") or module_name(path) in CALLS | {"atomics", "vectors"}
         for other in own_imports(path)
         if other and not other.startswith("kernels")
     }
-    if (PACKAGE / "fastcall.py").exists():  # Python around its kernels is no part of them
-        linked -= {f"{other}.py" for other in (PLAIN | {"contexts", "segment"}) - {"errors", "layout"}}
+    # Python around the kernels of a builtin is no part of them
+    linked -= {f"{other}.py" for other in (PLAIN | {"contexts", "segment", "lanes"}) - {"errors", "layout"}}
     assert linked <= set(cache.LINKED), "compiled into kernels, but a change of it keeps old machine code"
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import pickle
+import random
+from typing import Any
 
 import numpy as np
 import pytest
 
-from shmtrie import scores as scores_module
+from shmtrie import workers as workers_module
 from shmtrie.scores import WORKER_DTYPE, BatchScores, Match, OverlapScores, WorkerWithDpRank
 
 TOP = (1 << 64) - 1
@@ -116,18 +118,64 @@ def test_pack_wants_equal_lengths() -> None:
 
 
 def test_memo_of_ranks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scores_module, "_RANK_LISTS_LIMIT", 4)
-    monkeypatch.setattr(scores_module._RankTable, "LIMIT", 8)
-    scores_module._rank_lists.clear()  # what earlier tests left counts, too
-    scores_module._ranks.clear()
+    templates = workers_module._TemplateTable()
+    monkeypatch.setattr(workers_module, "_templates", templates)
+    monkeypatch.setattr(workers_module._TemplateTable, "LIMIT", 40)
+    monkeypatch.setattr(workers_module._TemplateTable, "LONGEST", 30)
+    monkeypatch.setattr(workers_module._RankTable, "LIMIT", 16)
+    workers_module._ranks.clear()  # what earlier tests left counts, too
     for i in range(50):
-        assert OverlapScores.pack([(i, 0), (i, 1)], [1, 2]).scores == {(i, 0): 1, (i, 1): 2}
-        assert len(scores_module._rank_lists) <= 4
-        assert len(scores_module._ranks) <= 8
-    many = [(i, 5) for i in range(scores_module._RANK_LIST_LONGEST + 1)]
-    lists = len(scores_module._rank_lists)
+        ranks = [(i, k) for k in range(9)]
+        assert OverlapScores.pack(ranks, range(1, 10)).scores == dict(zip(ranks, range(1, 10), strict=True))
+        assert 1 <= len(templates) <= 4
+        assert len(workers_module._ranks) <= 16
+    before = dict(templates)
+    many = [(i, 5) for i in range(31)]
     assert list(OverlapScores.pack(many, range(1, len(many) + 1)).scores) == many
-    assert len(scores_module._rank_lists) == lists
+    assert templates == before
+
+
+def test_memo_of_matches_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers_module, "_MATCHES_LIMIT", 3)
+    workers_module._matches.clear()
+    for i in range(20):
+        raw = OverlapScores.pack([(i, 2), (1, i)], [7, i + 1])._raw
+        assert workers_module.matches_in(raw) == (((i, 2), 7), ((1, i), i + 1))
+        assert workers_module.matches_in(raw) is workers_module.matches_in(raw)
+        assert len(workers_module._matches) <= 3
+    long = OverlapScores.pack([(k, 0) for k in range(9)], range(1, 10))._raw
+    assert [match.depth for match in workers_module.matches_in(long)] == list(range(1, 10))
+    assert long not in workers_module._matches
+
+
+def test_scores_from_a_template_are_a_dict_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few depths differ, many, all: each dict says what its bytes say, and editing one changes no other."""
+    monkeypatch.setattr(workers_module, "_templates", workers_module._TemplateTable())
+    rng = random.Random(3)
+    kept: list[tuple[OverlapScores, dict[Any, int]]] = []
+    for n in (1, 4, 5, 17, 64):
+        ranks = [(2**64 - 1 - k, k % 3) for k in range(n)]
+        for _ in range(60):
+            depths = [rng.choice([1, 1, 2])] * n
+            for i in rng.sample(range(n), rng.choice([0, 1, min(3, n), n])):
+                depths[i] = rng.choice([1, 7, 2**31 + 5, 2**32 - 1])
+            # in every other one the same ranks stand in another order
+            order = ranks if rng.random() < 0.7 else ranks[::-1]
+            result = OverlapScores.pack(order, depths, [3] * n if rng.random() < 0.2 else None)
+            expected = dict(zip(order, depths, strict=True))
+            assert result.scores == expected and list(result.scores) == order
+            assert type(result.scores) is dict
+            kept.append((result, expected))
+            if rng.random() < 0.3:
+                OverlapScores(result._raw, result._details).scores.clear()
+    assert all(result.scores == expected for result, expected in kept)
+    assert len(workers_module._templates) >= 3
+
+
+def test_a_rank_that_is_there_twice() -> None:
+    twice = [(1, 0)] * 2 + [(k, 0) for k in range(2, 8)]
+    for depths in ([1, 2, 3, 3, 3, 3, 3, 3], [9, 2, 3, 3, 3, 3, 3, 3], [9, 9, 3, 3, 3, 3, 3, 4]):
+        assert OverlapScores.pack(twice, depths).scores == dict(zip(twice, depths, strict=True))
 
 
 def test_batch_gives_one_result_per_query() -> None:
