@@ -148,6 +148,7 @@ class LaneWork:
                 # the seat's next holder does the rest
                 work_off(self.segment, self.context, self.patience, self.recover_lane)
                 self.ranks.disown()
+            self.ranks.close()
             self.seat.leave()
 
     def _unblock(self) -> None:

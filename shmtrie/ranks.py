@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .bytelock import LockFile
 from .contexts import WriterContext, signed
 from .errors import Busy, EventStatus, SegmentRetired
 from .events import KIND_CLEAR, KIND_STORE, EventParts
@@ -80,6 +81,7 @@ class RankRegistry:
         self._context = context
         self._lane = lane
         self._patience = patience
+        self._lock_files: list[LockFile] = []  # the one of the registry's lock, while nobody uses it
         self._states = segment.view("rank_states")
         self._records = segment.view("rank_records")
         self._lanes = segment.view("lanes")
@@ -113,7 +115,9 @@ class RankRegistry:
                 return EventStatus.OK if parts.kind == KIND_CLEAR else EventStatus.BLOCK_NOT_FOUND
             # a refused store does not make a rank known: what can be refused without a slot is refused here
             hashes = parts.external
-            if len(np.unique(hashes)) != len(hashes) or (parts.parent is not None and parts.parent in hashes):
+            if len(set(hashes.tolist())) != len(hashes) or (
+                parts.parent is not None and parts.parent in hashes
+            ):
                 return EventStatus.INVALID_BLOCK_SEQUENCE
             if parts.parent is not None:
                 return EventStatus.PARENT_BLOCK_NOT_FOUND
@@ -165,7 +169,12 @@ class RankRegistry:
 
     def _registering(self) -> AbstractContextManager[None]:
         """The lock under which slots are assigned, taken over and freed."""
-        return registry_lock(self._segment, self._lane, max(1.0, self._patience))
+        return registry_lock(self._segment, self._lane, max(1.0, self._patience), self._lock_files)
+
+    def close(self) -> None:
+        """Let go what was kept for the next rank."""
+        while self._lock_files:
+            self._lock_files.pop().close()
 
     def refused(self, rank: WorkerWithDpRank, status: EventStatus) -> None:
         """An event of a rank was refused: a known one is degraded, one that is not known gets no slot for

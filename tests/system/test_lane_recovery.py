@@ -200,14 +200,14 @@ def test_a_refused_rank_gives_no_slot_away_that_is_another_ranks(
         taken = []
 
         @contextmanager
-        def lock(segment: Segment, lane: int, timeout: float) -> Iterator[None]:
+        def lock(segment: Segment, lane: int, timeout: float, *spare: Any) -> Iterator[None]:
             taken.append(1)
             if len(taken) == 2:
                 monkeypatch.setattr(shmtrie.ranks, "registry_lock", registry_lock)
                 count[0] &= np.uint64(2**32 - 1)
                 b.remove_worker(1)
                 b.store(7, None, [1, 2, 3], [1, 2, 3])
-            with registry_lock(segment, lane, timeout):
+            with registry_lock(segment, lane, timeout, *spare):
                 yield
 
         monkeypatch.setattr(shmtrie.ranks, "registry_lock", lock)
