@@ -7,7 +7,6 @@ the scratch of a store; its tables grow here, between two kernel calls.
 from __future__ import annotations
 
 import ctypes
-import struct
 from typing import Any
 
 import numpy as np
@@ -21,10 +20,8 @@ from .kernels.lookup import LOOKUP_FILL
 from .kernels.nodes import NODE_HINTS
 from .kernels.plan import MAX_CUTS, T_WIDTH, X_WIDTH
 from .layout import H_EPOCH, LANE_BYTES, LINE, N_CLASSES
-from .scores import WorkerWithDpRank
 from .segment import Segment
 
-_RECORD = struct.Struct("<QI4x")
 _LOOKUP_LINES = 512
 _ALIAS_LINES = 64
 _LEAST_LINES = 64
@@ -108,15 +105,9 @@ class Context:
             return records + depths
         return records + ctypes.string_at(self.get(c.C_OUT_HASHES), n * 8) + depths
 
-    def record(self, i: int) -> tuple[WorkerWithDpRank, int]:
-        """Rank and depth of result `i`."""
-        worker_id, dp_rank = _RECORD.unpack(ctypes.string_at(self.get(c.C_OUT_RECORDS) + i * 16, 16))
-        depth = int.from_bytes(ctypes.string_at(self.get(c.C_OUT_DEPTHS) + i * 4, 4), "little")
-        return WorkerWithDpRank(worker_id, dp_rank), depth
-
-    def slot(self, i: int) -> int:
-        """Slot of result `i`."""
-        return int.from_bytes(ctypes.string_at(self.get(c.C_SLOTS) + i * 4, 4), "little")
+    def slots(self, n: int) -> npt.NDArray[np.uint32]:
+        """Slots of the first `n` results."""
+        return np.frombuffer(ctypes.string_at(self.get(c.C_SLOTS), n * 4), np.uint32)
 
 
 class WriterContext(Context):

@@ -1,98 +1,80 @@
-"""The hot call: `find` as a builtin of CPython's fastest calling convention, made from a numba C callback.
+"""The hot calls of readers as builtins (see `pyapi`): `find`, and the best matches.
 
-A numba dispatcher costs about 0.5 us a call; the same kernel behind METH_FASTCALL costs a tenth. The
-builtin takes any one-dimensional contiguous buffer of 8-byte integers and returns the raw bytes of a
-result; for everything else it returns None, and the caller converts the argument or raises. It holds the
-GIL from the first to the last line, so threads take turns on its context.
+They take any one-dimensional contiguous buffer of 8-byte integers, or a list or tuple of ints, and return
+the raw bytes of a result; for everything else None, and the caller converts the argument or raises.
 
-`plain_find` is the fallback with the same contract, for interpreters where the trick is not available;
+`plain_finds` is the fallback with the same contract, for interpreters where the trick is not available;
 tests run both.
 """
 
 from __future__ import annotations
 
-import ctypes
-import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import types
 
-from .atomics import ld32, pl8, pl64, ps64, st32
+from .atomics import ld32, pl64, ps64, st32
 from .contexts import Context
 from .kernels import query
+from .kernels.best import find_top
 from .kernels.build import centry, inl
-from .kernels.context import C_OUT_DEPTHS, C_OUT_RECORDS, C_QUERY_NONE, C_QUERY_VIEW, get
+from .kernels.context import C_OUT_DEPTHS, C_OUT_RECORDS, get
 from .kernels.find import find
 from .layout import M32, MAX_STORE
+from .pyapi import (
+    F_BYTES,
+    F_CONTEXT,
+    F_ENTERED,
+    F_NONE,
+    F_SCRATCH,
+    F_VIEW,
+    as_unsigned,
+    available,
+    bytes_data,
+    bytes_size,
+    hashes_in,
+    int_in,
+    make_builtin,
+    new_bytes,
+    new_frame,
+    none,
+    release_buffer,
+    type_of,
+)
 from .segment import Segment
 from .vectors import copy_record
 
-RawFind = Callable[[Any], "bytes | None"]
-
-_u = types.uintp
-_GetBuffer = types.ExternalFunction("PyObject_GetBuffer", types.int32(_u, _u, types.int32))
-_Release = types.ExternalFunction("PyBuffer_Release", types.void(_u))
-_Clear = types.ExternalFunction("PyErr_Clear", types.void())
-_NewBytes = types.ExternalFunction("PyBytes_FromStringAndSize", _u(_u, types.intp))
-_BytesData = types.ExternalFunction("PyBytes_AsString", _u(_u))
-_AsAddress = types.ExternalFunction("PyLong_AsUnsignedLongLong", types.uint64(_u))
-_IncRef = types.ExternalFunction("Py_IncRef", types.void(_u))
-
-# Py_buffer of the stable ABI: buf, obj, len, itemsize, readonly | ndim, format, shape, strides, ...
-_BUF, _LEN, _ITEMSIZE, _FLAGS, _FORMAT = 0, 16, 24, 32, 40
-_BUFFER_BYTES = 128
-_CONTIGUOUS_WITH_FORMAT = 0x0020 | 0x0010 | 0x0008 | 0x0004  # PyBUF_C_CONTIGUOUS | STRIDES | ND | FORMAT
-_METH_FASTCALL = 0x0080
+__all__ = ["Finds", "available", "fast_finds", "plain_finds"]
 
 
-@inl
-def _is_hashes(view):
-    """The buffer is one-dimensional, of native 8-byte integers, aligned, and not longer than a query may
-    be.
+class Finds(NamedTuple):
+    """The hot calls of an index; each returns the raw bytes of a result, or None: not taken.
+
+    Attributes
+    ----------
+    find, early : callable
+        Of the hashes; `early` with early exit.
+    best : callable
+        Of the hashes, the number of results, and None or the ranks that count: bytes of rank records, sorted.
+    kept : tuple of Context
+        Has to live as long as the others may be called.
     """
-    if pl64(view + _ITEMSIZE) != 8 or (pl64(view + _FLAGS) >> 32) != 1:
-        return False
-    if (pl64(view + _BUF) & 7) != 0 and pl64(view + _LEN) != 0:
-        return False
-    text = pl64(view + _FORMAT)
-    if text == 0 or pl64(view + _LEN) > MAX_STORE * 8:
-        return False
-    kind = pl8(text)
-    if kind == 60 or kind == 61 or kind == 64:  # < = @
-        text += 1
-        kind = pl8(text)
-    # Q q L l
-    return (kind == 81 or kind == 113 or kind == 76 or kind == 108) and pl8(text + 1) == 0
+
+    find: Callable[[Any], bytes | None]
+    early: Callable[[Any], bytes | None]
+    best: Callable[[Any, int, bytes | None], bytes | None]
+    kept: tuple[Context, ...]
 
 
 @inl
-def _none(ctx):
-    none = get(ctx, C_QUERY_NONE)
-    _IncRef(_u(none))
-    return _u(none)
-
-
-@inl
-def _call(self, args, n, early):
-    ctx = np.int64(_AsAddress(self))
-    view = get(ctx, C_QUERY_VIEW)
-    if n != 1:
-        return _none(ctx)
-    if _GetBuffer(_u(pl64(np.int64(args))), _u(view), _CONTIGUOUS_WITH_FORMAT) != 0:
-        _Clear()
-        return _none(ctx)
-    if not _is_hashes(view):
-        _Release(_u(view))
-        return _none(ctx)
-    k = find(ctx, pl64(view + _BUF), pl64(view + _LEN) >> 3, early, 0)
-    result = _NewBytes(_u(0), k * 20)
-    if result == _u(0):
-        _Release(_u(view))
-        return _u(0)
-    out = np.int64(_BytesData(result))
+def _result(ctx, k):
+    """The result in the OUT areas as new bytes; 0 with an error set when there is no memory."""
+    result = new_bytes(0, k * 20)
+    if result == 0:
+        return result
+    out = bytes_data(result)
     records, depths = get(ctx, C_OUT_RECORDS), get(ctx, C_OUT_DEPTHS)
     for i in range(k):
         copy_record(out + i * 16, records + i * 16)
@@ -101,64 +83,74 @@ def _call(self, args, n, early):
     out += k * 16
     for i in range(k):
         st32(out + i * 4, ld32(depths + i * 4))
-    # last: letting a buffer go may run Python code, and that may ask this very index
-    _Release(_u(view))
     return result
 
 
-@centry("uintp(uintp, uintp, intp)")
+@inl
+def _take(frame, item):
+    """The query's hashes as `hashes_in` gives them; not taken inside a call that takes its own."""
+    if pl64(frame + F_ENTERED) != 0:
+        return 0, -1, 0
+    ps64(frame + F_ENTERED, 1)
+    q, n, held = hashes_in(frame, item, F_VIEW, pl64(frame + F_SCRATCH))
+    ps64(frame + F_ENTERED, 0)
+    return q, n, held
+
+
+@inl
+def _find(self, args, n_args, early):
+    frame = as_unsigned(self)
+    if n_args != 1:
+        return none(frame)
+    q, n, held = _take(frame, pl64(args))
+    if n < 0:
+        return none(frame)
+    ctx = pl64(frame + F_CONTEXT)
+    result = _result(ctx, find(ctx, q, n, early, 0))
+    # last: letting a buffer go may run Python code, and that may ask this very index
+    if held != 0:
+        release_buffer(frame + F_VIEW)
+    return result
+
+
+@centry("int64(int64, int64, int64)")
 def find_builtin(self, args, n):
-    """PyObject *(PyObject *self, PyObject *const *args, Py_ssize_t n): self is the context's address as
-    int.
-    """
-    return _call(self, args, n, 0)
+    """PyObject *(PyObject *self, PyObject *const *args, Py_ssize_t n): self is the frame's address as int."""
+    return _find(self, args, n, 0)
 
 
-@centry("uintp(uintp, uintp, intp)")
+@centry("int64(int64, int64, int64)")
 def find_early_builtin(self, args, n):
     """The same with early_exit."""
-    return _call(self, args, n, 1)
+    return _find(self, args, n, 1)
 
 
-class _MethodDef(ctypes.Structure):
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("method", ctypes.c_void_p),
-        ("flags", ctypes.c_int),
-        ("doc", ctypes.c_char_p),
-    )
+@centry("int64(int64, int64, int64)")
+def best_builtin(self, args, n_args):
+    """The best matches: of hashes, how many, and None or the sorted records of ranks that count."""
+    frame = as_unsigned(self)
+    if n_args != 3:
+        return none(frame)
+    known, count = int_in(frame, pl64(args + 8))
+    choice, among, n_among = pl64(args + 16), 0, 0
+    if type_of(choice) == pl64(frame + F_BYTES):
+        among, n_among = bytes_data(choice), bytes_size(choice) >> 4
+    elif choice != pl64(frame + F_NONE):
+        known = 0
+    if known == 0 or count < 0:
+        return none(frame)
+    q, n, held = _take(frame, pl64(args))
+    if n < 0:
+        return none(frame)
+    ctx = pl64(frame + F_CONTEXT)
+    result = _result(ctx, find_top(ctx, q, n, count, among, n_among))
+    if held != 0:
+        release_buffer(frame + F_VIEW)
+    return result
 
 
-def available() -> bool:
-    """Whether builtins can be made here: CPython with a GIL, 64-bit."""
-    gil = getattr(sys, "_is_gil_enabled", lambda: True)()
-    return sys.implementation.name == "cpython" and gil and sys.maxsize > 2**32
-
-
-class _Builtin:
-    """Makes and keeps what a builtin points to: as long as the function lives, so must its definition and
-    context.
-    """
-
-    def __init__(self) -> None:
-        self._make = ctypes.pythonapi.PyCFunction_NewEx
-        self._make.restype = ctypes.py_object
-        self._make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
-
-    def __call__(self, address: int, context: Context) -> RawFind:
-        definition = _MethodDef(b"find", address, _METH_FASTCALL, None)
-        view = np.zeros(_BUFFER_BYTES, np.uint8)
-        context.words[C_QUERY_VIEW] = view.ctypes.data
-        context.words[C_QUERY_NONE] = id(None)
-        function: Any = self._make(ctypes.addressof(definition), context.address, None)
-        # a builtin has no room for attributes: the context keeps the rest, the owner of the builtin keeps
-        # the context
-        context.kept.append((definition, view))
-        return function  # type: ignore[no-any-return]
-
-
-def fast_finds(segment: Segment) -> tuple[RawFind, RawFind, object]:
-    """(find, find with early exit, what the caller has to keep alive as long as it may call them).
+def fast_finds(segment: Segment) -> Finds:
+    """The hot calls as builtins.
 
     Raises
     ------
@@ -167,20 +159,20 @@ def fast_finds(segment: Segment) -> tuple[RawFind, RawFind, object]:
     """
     if not available():
         raise RuntimeError("no builtins on this interpreter")
-    make = _Builtin()
-    plain, early = Context(segment), Context(segment)
-    return (
-        make(find_builtin.address, plain),
-        make(find_early_builtin.address, early),
-        (plain, early),
-    )
+    contexts = tuple(Context(segment) for _ in range(3))
+    kernels = ((b"find", find_builtin), (b"find_early", find_early_builtin), (b"best", best_builtin))
+    made = [
+        make_builtin(name, kernel.address, context, new_frame(context))
+        for (name, kernel), context in zip(kernels, contexts, strict=True)
+    ]
+    return Finds(made[0], made[1], made[2], contexts)
 
 
-def plain_finds(segment: Segment) -> tuple[RawFind, RawFind, object]:
+def plain_finds(segment: Segment) -> Finds:
     """The same contract without the trick: numba's dispatcher, and a context for each thread."""
     local = threading.local()
 
-    def run(kernel: Any, hashes: Any) -> bytes | None:
+    def run(kernel: Any, hashes: Any, *arguments: Any) -> bytes | None:
         if not isinstance(hashes, np.ndarray) or hashes.dtype.str not in ("<u8", "<i8"):
             return None
         flags = hashes.flags
@@ -189,6 +181,12 @@ def plain_finds(segment: Segment) -> tuple[RawFind, RawFind, object]:
         context: Context | None = getattr(local, "context", None)
         if context is None:
             context = local.context = Context(segment)
-        return context.result(kernel(context.address, hashes.ctypes.data, len(hashes)))
+        return context.result(kernel(context.address, hashes.ctypes.data, len(hashes), *arguments))
 
-    return (lambda q: run(query.find_plain, q)), (lambda q: run(query.find_early, q)), None
+    def best(hashes: Any, count: int, among: bytes | None) -> bytes | None:
+        if among is None:
+            return run(query.find_best, hashes, count, 0, 0)
+        ranks = np.frombuffer(among + b"\0" * 16, np.uint8)  # never empty: an address, whatever is in it
+        return run(query.find_best, hashes, count, ranks.ctypes.data, len(among) // 16)
+
+    return Finds(lambda q: run(query.find_plain, q), lambda q: run(query.find_early, q), best, ())

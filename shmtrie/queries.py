@@ -21,12 +21,22 @@ from .kernels import context as c
 from .kernels import query
 from .kernels.build import ensure
 from .layout import MAX_STORE, SLOT_ACTIVE, SLOT_OWNER
-from .scores import WORKER_DTYPE, BatchScores, Match, OverlapScores, WorkerInfo, WorkerWithDpRank
+from .scores import (
+    WORKER_DTYPE,
+    BatchScores,
+    Match,
+    OverlapScores,
+    WorkerInfo,
+    WorkerWithDpRank,
+)
 from .segment import Segment
 from .stats import IndexStats, index_stats
 from .verify import VerifyReport, verify
+from .workers import matches_in, rank_records
 
 __all__ = ["IndexQueries"]
+
+_FEW = 32  # best matches that are chosen one by one; more are sorted
 
 
 class IndexQueries:
@@ -45,7 +55,7 @@ class IndexQueries:
         # of living threads; give-ups that an ended thread counted are gone with it
         self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
         make = fastcall.fast_finds if fastcall.available() else fastcall.plain_finds
-        self._find, self._find_early, self._kept = make(segment)
+        self._find, self._find_early, self._best, self._kept = make(segment)
 
     def find_matches(self, local_hashes: Any, early_exit: bool = False) -> OverlapScores:
         """Count, per rank, the leading blocks of a query that it holds.
@@ -145,15 +155,8 @@ class IndexQueries:
             The deepest; of several the one with the fewest blocks, then the lowest (worker_id, dp_rank).
             None if no rank holds the first block.
         """
-        if among is not None:
-            best = self.best_matches(local_hashes, 1, among)
-            return best[0] if best else None
-        local, context = _query(local_hashes), self._context()
-        i = query.find_best(context.address, local.ctypes.data, len(local))
-        if i < 0:
-            return None
-        record, depth = context.record(i)
-        return Match(record, depth)
+        best = self._best_matches(local_hashes, 1, among)
+        return best[0] if best else None
 
     def best_matches(self, local_hashes: Any, k: int, among: Any = None) -> list[Match]:
         """Find the `k` ranks that hold most of a query.
@@ -170,16 +173,33 @@ class IndexQueries:
         list of Match
             Best first, in the order of `best_match`.
         """
-        k = as_count(k)
-        allowed = None if among is None else set(as_ranks(among))
-        local, context = _query(local_hashes), self._context()
+        return list(self._best_matches(local_hashes, as_count(k), among))
+
+    def _best_matches(self, local_hashes: Any, k: int, among: Any) -> tuple[Match, ...]:
+        ranks = None if among is None else as_ranks(among)
+        if k > _FEW:
+            return self._many_matches(_query(local_hashes), ranks)[:k]
+        records = None if ranks is None else rank_records(ranks)
+        raw = self._best(local_hashes, k, records)
+        if raw is None:
+            raw = self._best(_query(local_hashes), k, records)
+            assert raw is not None
+        return matches_in(raw)
+
+    def _many_matches(
+        self, local: npt.NDArray[np.uint64], ranks: list[WorkerWithDpRank] | None
+    ) -> tuple[Match, ...]:
+        context = self._context()
         n = query.find_plain(context.address, local.ctypes.data, len(local))
-        blocks = self._segment.view("rank_states")["blocks"]
-        found = [(*context.record(i), int(blocks[context.slot(i)])) for i in range(n)]
-        order = sorted(
-            (-depth, held, worker) for worker, depth, held in found if allowed is None or worker in allowed
-        )
-        return [Match(worker, -depth) for depth, _, worker in order[:k]]
+        raw, slots = context.result(n), context.slots(n)
+        found, matches = OverlapScores(raw), matches_in(raw)
+        workers, blocks = found.workers, self._segment.view("rank_states")["blocks"][slots]
+        deepest_first = np.iinfo(np.uint32).max - found.depths
+        order = np.lexsort((workers["dp_rank"], workers["worker_id"], blocks, deepest_first)).tolist()
+        if ranks is None:
+            return tuple(matches[i] for i in order)
+        allowed = set(ranks)
+        return tuple(matches[i] for i in order if matches[i].worker in allowed)
 
     # ------------------------------------------------------------------------------------------ looking in
     def workers(self) -> list[WorkerInfo]:
@@ -245,11 +265,10 @@ class IndexQueries:
         return context
 
     def _close_queries(self) -> None:
-        self._find = self._find_early = _closed
+        self._find = self._find_early = self._best = _closed
 
     def _giveups(self) -> int:
-        kept = self._kept if isinstance(self._kept, tuple) else ()
-        return sum(context.get(c.C_GIVEUPS) for context in [*kept, *self._contexts])
+        return sum(context.get(c.C_GIVEUPS) for context in [*self._kept, *self._contexts])
 
 
 def _query(local_hashes: Any) -> npt.NDArray[np.uint64]:
@@ -259,5 +278,5 @@ def _query(local_hashes: Any) -> npt.NDArray[np.uint64]:
     return local
 
 
-def _closed(local_hashes: Any) -> bytes | None:
+def _closed(*_: Any) -> bytes | None:
     raise StaleHandle("this index was closed: attach anew")

@@ -33,7 +33,7 @@ TEST_BUILD = os.environ.get("SHMTRIE_TEST_BUILD", "") == "1"
 
 PACKAGE = Path(__file__).resolve().parent.parent
 #: Modules outside ``kernels`` whose code or constants are compiled into kernels.
-LINKED = ("atomics.py", "errors.py", "fastcall.py", "layout.py", "vectors.py")
+LINKED = ("atomics.py", "errors.py", "fastapply.py", "fastcall.py", "layout.py", "pyapi.py", "vectors.py")
 #: numba switches that change the generated code but are not part of numba's own cache key.
 SWITCHES = (
     "BOUNDSCHECK",

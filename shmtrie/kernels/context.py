@@ -84,8 +84,6 @@ from shmtrie.kernels.build import inl
     C_FINAL,  # 1: a full table is the answer; 0: the handle looks for dead lanes first
     C_WITHDREW,  # 1: the last gate that was busy had been owned, and was let go again
     C_NEEDED,  # how much room a kernel asks for
-    C_QUERY_VIEW,  # Py_buffer of the builtin, and the word behind it: address of None
-    C_QUERY_NONE,
     # a store's plan beside TOUCHED and CUTS
     C_SPLIT_NODE,  # node to split, 0 none
     C_SPLIT_DEPTH,
@@ -93,7 +91,7 @@ from shmtrie.kernels.build import inl
     C_REST_NODE,  # the node that gets them as a child
     C_REST_DEPTH,
     C_TOP,  # the first of the new nodes
-) = cast("list[int]", [np.int64(k) for k in range(70)])  # no plain ints: helpers are then compiled once
+) = cast("list[int]", [np.int64(k) for k in range(68)])  # no plain ints: helpers are then compiled once
 C_HOOK = 120  # control array of the test build
 
 CONTEXT_WORDS = 128

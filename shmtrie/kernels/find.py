@@ -20,7 +20,7 @@ from shmtrie.kernels.context import (
     get,
 )
 from shmtrie.kernels.walk import walk
-from shmtrie.layout import EPOCH, M32, R_BLOCKS, R_STATE, RANK_STATE_BYTES, SLOT_ACTIVE, SLOT_EPOCH
+from shmtrie.layout import EPOCH, M32, R_STATE, RANK_STATE_BYTES, SLOT_ACTIVE, SLOT_EPOCH
 from shmtrie.vectors import copy_line, copy_record, count16, gt16, zero_line
 
 
@@ -52,6 +52,14 @@ def _emit_chunk(ctx, slot, k):
     return k + 16
 
 
+@inl
+def was_assigned(ctx, slot, epoch):
+    """Whether a slot's rank is ACTIVE and was assigned before a call that began in this epoch."""
+    state = ld64a(get(ctx, C_STATES) + slot * RANK_STATE_BYTES + R_STATE)
+    age = (lshr(epoch, EPOCH) - lshr(state, SLOT_EPOCH)) & M32
+    return (state & 0xFF) == SLOT_ACTIVE and age < (1 << 31)
+
+
 @jit
 def _filter(ctx, n, epoch, details):
     """Ranks are being assigned or removed: keep those that are ACTIVE and were assigned before the call."""
@@ -60,9 +68,7 @@ def _filter(ctx, n, epoch, details):
     k = 0
     for i in range(n):
         slot = ld32(slots + i * 4)
-        state = ld64a(get(ctx, C_STATES) + slot * RANK_STATE_BYTES + R_STATE)
-        age = (lshr(epoch, EPOCH) - lshr(state, SLOT_EPOCH)) & M32
-        if (state & 0xFF) == SLOT_ACTIVE and age < (1 << 31):
+        if was_assigned(ctx, slot, epoch):
             st32(slots + k * 4, slot)
             st32(depths + k * 4, ld32(depths + i * 4))
             copy_record(records + k * 16, records + i * 16)
@@ -107,22 +113,3 @@ def find(ctx, q, n, early, details):
     if ld64(get(ctx, C_HEADER_EPOCH)) != epoch or (epoch & 0xFFFF) != 0:
         k = _filter(ctx, k, epoch, details)
     return k
-
-
-@jit
-def better(ctx, i, j):
-    """Whether result i is a better match than j: deeper, then fewer blocks, then the lower rank."""
-    depths, slots, records = get(ctx, C_OUT_DEPTHS), get(ctx, C_SLOTS), get(ctx, C_OUT_RECORDS)
-    x, y = ld32(depths + i * 4), ld32(depths + j * 4)
-    if x != y:
-        return x > y
-    states = get(ctx, C_STATES)
-    x = ld64(states + ld32(slots + i * 4) * RANK_STATE_BYTES + R_BLOCKS)
-    y = ld64(states + ld32(slots + j * 4) * RANK_STATE_BYTES + R_BLOCKS)
-    if x != y:
-        return x < y
-    # worker ids are unsigned
-    x, y = pl64(records + i * 16) ^ (-1 << 63), pl64(records + j * 16) ^ (-1 << 63)
-    if x != y:
-        return x < y
-    return (pl64(records + i * 16 + 8) & M32) < (pl64(records + j * 16 + 8) & M32)

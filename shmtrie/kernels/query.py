@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from shmtrie.atomics import ld32, pl64, ps64, st32
+from shmtrie.kernels.best import find_top
 from shmtrie.kernels.build import entry
 from shmtrie.kernels.context import C_OUT_DEPTHS, C_OUT_RECORDS, get
-from shmtrie.kernels.find import better, find
+from shmtrie.kernels.find import find
 from shmtrie.vectors import copy_record
 
 
@@ -27,15 +28,10 @@ def find_details(ctx, q, n):
     return find(ctx, q, n, 0, 1)
 
 
-@entry("int64(int64, int64, int64)")
-def find_best(ctx, q, n):
-    """Index of the best match in the OUT areas, or -1."""
-    k = find(ctx, q, n, 0, 0)
-    best = -1
-    for i in range(k):
-        if best < 0 or better(ctx, i, best):
-            best = i
-    return best
+@entry("int64(int64, int64, int64, int64, int64, int64)")
+def find_best(ctx, q, n, count, among, n_among):
+    """Number of best matches, best first, in the OUT areas; see `find_top`."""
+    return find_top(ctx, q, n, count, among, n_among)
 
 
 @entry("UniTuple(int64, 2)(int64, int64, int64, int64, int64, int64, int64, int64, int64)")

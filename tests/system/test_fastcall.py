@@ -164,7 +164,7 @@ def test_no_exception_is_left_behind(fast: Any) -> None:
 def test_builtin_outlives_its_index(index: Index) -> None:
     """What keeps the builtin alive keeps the mapping alive."""
     handle = Index.attach(index.name)
-    find, early, kept = fastcall.fast_finds(handle.segment)
+    find, early, _, kept = fastcall.fast_finds(handle.segment)
     segment = weakref.ref(handle.segment)
     handle.close()
     del handle
