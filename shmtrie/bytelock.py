@@ -114,6 +114,11 @@ class LockFile:
         """Whether this process is a forked child of the one that opened the file."""
         return self._forks != _forks
 
+    @property
+    def mark(self) -> int:
+        """The file offset by which the descriptor is known."""
+        return self._mark
+
     def is_intact(self) -> bool:
         """Whether the descriptor is open and still the one that this object opened."""
         return self.descriptor >= 0 and _mark_of(self.descriptor) == self._mark

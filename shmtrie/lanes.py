@@ -200,6 +200,18 @@ class LaneSeat:
                 f"{int(self._record['pid'][0])}: open a new writer"
             )
 
+    def proof(self) -> tuple[int, int, int, int]:
+        """What `check` looks at, for a kernel that does so itself once the seat is active.
+
+        Returns
+        -------
+        descriptor, mark : int
+            The seat is lost, left or the parent's when the descriptor's file offset is not the mark.
+        address, generation : int
+            And taken over when the u32 at the address is not the generation.
+        """
+        return self._file.descriptor, self._file.mark, self._generations.ctypes.data, self.generation
+
     def leave(self) -> None:
         """Give the seat back; idempotent, and without effect on a seat that is lost or the parent's.
 

@@ -14,6 +14,7 @@ from . import errors
 from .contexts import WriterContext, signed
 from .errors import EventStatus
 from .events import EventParts
+from .fastapply import FastApply
 from .kernels import batch, copy, recover, registry
 from .kernels import context as c
 from .laneinfo import lane_info
@@ -116,6 +117,8 @@ class LaneWork:
         self.seat.activate()
         batch.tidy_up(self.context.address)
         self.ranks.sweep_dying()
+        self._fast = FastApply(self.segment, self.context, self.seat)
+        self.apply = self._fast.apply
 
     def alone(self) -> threading.Lock:
         """The lock under which one thread works, for a `with` of its own around a `turn`.
@@ -132,7 +135,7 @@ class LaneWork:
 
     def turn(self) -> Turn:
         """A context in which the seat is still ours. `alone` is held."""
-        return Turn(self.seat, self._unblock)
+        return Turn(self.seat, self._fast.hold, self._unblock)
 
     def end(self) -> None:
         """Give the ranks and the seat back; without effect on a seat that is lost or the parent's."""
@@ -140,6 +143,7 @@ class LaneWork:
             self.seat.leave()
             return
         with self._turn:
+            self._fast.hold(True)  # for good
             try:
                 self.seat.check()
             except errors.ShmtrieError:
@@ -163,14 +167,15 @@ class LaneWork:
         """Apply one event until it is settled: tables grown, the rank registered, gates waited for."""
         status = self._attempts(parts, with_id)
         self.context.words[c.C_FINAL] = 0
-        if status != EventStatus.OK:
-            self.ranks.refused(parts.rank, status)
-            # A resizer that has not seen the rank degraded is seen here: then the event is not refused, it is
-            # for the copy. For that a full fence has to stand in between, and this one looks at no lane.
-            copy.open_lane(0, 0)
-            if self.segment.header["retired"]:
-                return EventStatus.SEGMENT_RETIRED
-        return status
+        return status if status == EventStatus.OK else self.refuse(parts, status)
+
+    def refuse(self, parts: EventParts, status: EventStatus) -> EventStatus:
+        """Note that an event was refused; what its caller has to be told."""
+        self.ranks.refused(parts.rank, status)
+        # A resizer that has not seen the rank degraded is seen here: then the event is not refused, it is
+        # for the copy. For that a full fence has to stand in between, and this one looks at no lane.
+        copy.open_lane(0, 0)
+        return EventStatus.SEGMENT_RETIRED if self.segment.header["retired"] else status
 
     def _attempts(self, parts: EventParts, with_id: bool) -> EventStatus:
         rank, context = parts.rank, self.context
@@ -250,15 +255,24 @@ class LaneWork:
 
 
 class Turn:
-    """The seat is still ours; `after` is called at the end."""
+    """The seat is still ours; `after` is called at the end.
 
-    def __init__(self, seat: LaneSeat, after: Callable[[], None]) -> None:
+    `hold` is told that a thread has its turn, and when it is over. After an interrupt in between it may not
+    hear the latter; then every event takes the way of a turn, up to the end of the next one.
+    """
+
+    def __init__(self, seat: LaneSeat, hold: Callable[[bool], None], after: Callable[[], None]) -> None:
         self._seat = seat
+        self._hold = hold
         self._after = after
 
     def __enter__(self) -> None:
         self._seat.check()
+        self._hold(True)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self._after()
+        try:
+            if kind is None:
+                self._after()
+        finally:
+            self._hold(False)

@@ -56,6 +56,7 @@ class Segment:
         self._base = int(np.frombuffer(self._mapping, np.uint8).ctypes.data)
         self._header = np.ndarray((), HEADER, self._mapping)
         self._views: dict[str, npt.NDArray[Any]] = {}
+        self.open_word = np.ones(1, np.int64)  # 0 when closed: for who has no time to ask
 
     # ------------------------------------------------------------------------------------------ make, find
     @classmethod
@@ -310,6 +311,7 @@ class Segment:
 
     def close(self) -> None:
         """Let the mapping go; idempotent. Arrays made before stay valid and keep the memory mapped."""
+        self.open_word[0] = 0
         self._views.clear()
         self._header = np.zeros((), HEADER)
         # Not mmap.close(): that fails while an array is left. The last reference unmaps.

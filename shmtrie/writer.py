@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .arguments import as_rank, as_u64, as_worker_id, hash_array
-from .errors import EventStatus, SegmentRetired, exception_for
+from .errors import EventStatus, SegmentRetired, ShmtrieError, exception_for
 from .events import (
     KIND_CLEAR,
     KIND_NONE,
@@ -21,6 +22,7 @@ from .events import (
     EventParts,
     split_event,
 )
+from .fastapply import DONE, LOOK, NOT_DONE
 from .kernels import batch
 from .kernels import context as c
 from .kernels.build import ensure
@@ -76,6 +78,7 @@ class Writer:
             raise SegmentRetired(f"segment {segment.name!r} is retired or has lost its name: attach anew")
         require_in_force(segment, wait=max(1.0, patience))
         self._work = LaneWork(segment, patience)
+        self._apply = self._work.apply
         self._closed = False
 
     @property
@@ -105,12 +108,15 @@ class Writer:
         CapacityExceeded, Busy, RankOwnedElsewhere, SegmentRetired, LaneLost
             Nothing has changed.
         """
+        done = self._apply(KIND_STORE, worker, parent_hash, local_hashes, block_hashes, None)
+        if done == DONE:
+            return
         rank = as_rank(worker)
         parent = None if parent_hash is None else as_u64(parent_hash)
         local, external = hash_array(local_hashes), hash_array(block_hashes)
         if len(local) != len(external):
             raise ValueError(f"{len(local)} local hashes, {len(external)} external ones: need as many")
-        self._raise(EventParts(KIND_STORE, rank, parent, local, external, 0), False)
+        self._settle(EventParts(KIND_STORE, rank, parent, local, external, 0), False, done)
 
     def remove(self, worker: Any, block_hashes: Any) -> None:
         """Forget blocks of a rank, whatever their order; hashes it does not hold are skipped.
@@ -130,8 +136,11 @@ class Writer:
             A part may be done; applying it again completes it.
         RankOwnedElsewhere, SegmentRetired, LaneLost
         """
+        done = self._apply(KIND_REMOVE, worker, None, None, block_hashes, None)
+        if done == DONE:
+            return
         external = hash_array(block_hashes)
-        self._raise(EventParts(KIND_REMOVE, as_rank(worker), None, external, external, 0), False)
+        self._settle(EventParts(KIND_REMOVE, as_rank(worker), None, external, external, 0), False, done)
 
     def clear(self, worker: Any) -> None:
         """Forget all blocks of a rank, which stays known; an unknown rank is fine.
@@ -147,7 +156,10 @@ class Writer:
             A part may be done; applying it again completes it.
         RankOwnedElsewhere, SegmentRetired, LaneLost
         """
-        self._raise(EventParts(KIND_CLEAR, as_rank(worker), None, _NO_HASHES, _NO_HASHES, 0), False)
+        done = self._apply(KIND_CLEAR, worker, None, None, None, None)
+        if done != DONE:
+            parts = EventParts(KIND_CLEAR, as_rank(worker), None, _NO_HASHES, _NO_HASHES, 0)
+            self._settle(parts, False, done)
 
     def apply_event(self, event: EventLike) -> EventStatus:
         """Apply one event and record its id.
@@ -172,7 +184,9 @@ class Writer:
         parts = split_event(event)
         if parts.kind == KIND_NONE:
             return EventStatus.UNSUPPORTED
-        self._raise(parts, True)
+        done = self._apply(*parts)
+        if done != DONE:
+            self._settle(parts, True, done)
         return EventStatus.OK
 
     def apply_events(self, events: Iterable[EventLike]) -> npt.NDArray[np.uint8]:
@@ -294,10 +308,18 @@ class Writer:
     ) -> None:
         self.close()
 
-    def _raise(self, parts: EventParts, with_id: bool) -> None:
+    def _settle(self, parts: EventParts, with_id: bool, done: int) -> None:
+        """What the builtin has left to do of an event, or all of it."""
         if len(parts.external) > MAX_STORE:
             raise ValueError(f"an event has at most {MAX_STORE} blocks, got {len(parts.external)}")
+        if done == LOOK:
+            with suppress(ShmtrieError, RuntimeError), self._work.alone(), self._work.turn():
+                pass  # the event is applied, whatever is found now
+            return
         with self._work.alone(), self._work.turn():
-            status = self._work.settle(parts, with_id)
+            if done == NOT_DONE:
+                status = self._work.settle(parts, with_id)
+            else:
+                status = self._work.refuse(parts, EventStatus(done))
         if status != EventStatus.OK:
             raise exception_for(status, self._work.describe(status, parts))
