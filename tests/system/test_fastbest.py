@@ -1,0 +1,149 @@
+"""Best matches and lists of ints through the builtins, and through their plain fallback."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shmtrie import fastcall
+from shmtrie.arguments import as_ranks
+from shmtrie.capacity import Capacity
+from shmtrie.fastcall import Finds
+from shmtrie.index import Index
+from shmtrie.pyapi import LIST_ROOM
+from shmtrie.workers import matches_in, rank_records
+from tests.backends import pairs
+from tests.system.index_tools import HALF, TOP, open_index
+from tests.system.test_index_input import LOCAL
+
+RANKS: dict[Any, int] = {(TOP, 2**32 - 1): 4, (2, 0): 3, (HALF, 1): 1}
+U64 = np.array([*LOCAL, 9, 9], np.uint64)
+
+pytestmark = pytest.mark.skipif(not fastcall.available(), reason="no builtins on this interpreter")
+
+
+@pytest.fixture(scope="module")
+def index() -> Iterator[Index]:
+    """Three ranks along one chain."""
+    with open_index(hint="fastbest") as made, made.writer() as w:
+        for rank, depth in RANKS.items():
+            w.store(rank, None, LOCAL[:depth], [(rank[0] + k) % 2**64 for k in range(depth)])
+        yield made
+
+
+@pytest.fixture(scope="module")
+def fast(index: Index) -> Finds:
+    """The builtins."""
+    return fastcall.fast_finds(index.segment)
+
+
+@pytest.fixture(scope="module")
+def plain(index: Index) -> Finds:
+    """The fallback."""
+    return fastcall.plain_finds(index.segment)
+
+
+def test_best(fast: Finds, plain: Finds) -> None:
+    """The same bytes from both; the order is that of depth here."""
+    everyone = sorted(RANKS, key=lambda rank: -RANKS[rank])
+    choices: list[tuple[Any, list[Any]]] = [
+        (None, everyone),
+        (everyone, everyone),
+        ([(HALF, 1), (7, 7), (2, 0)], everyone[1:]),
+        ([(2, 1), (3, 0)], []),
+        ([], []),
+    ]
+    for among, expected in choices:
+        chosen = None if among is None else rank_records(as_ranks(among))
+        for n in range(len(U64) + 1):
+            for k in range(5):
+                raw = fast.best(U64[:n], k, chosen)
+                assert raw is not None and raw == plain.best(U64[:n], k, chosen)
+                found = matches_in(raw)
+                if n >= 4:
+                    assert [tuple(match.worker) for match in found] == expected[:k]
+                assert all(match.depth == min(n, RANKS[match.worker]) for match in found)
+    assert fast.best(LOCAL, 3, None) == fast.best(tuple(LOCAL), 3, None) == fast.best(U64, 3, None)
+
+
+def test_wrong_calls_of_best(fast: Finds) -> None:
+    """What the builtin does not know it leaves to its caller; bytes are taken by whole ranks."""
+    best: Any = fast.best
+    for call in ((), (U64,), (U64, 1), (U64, 1, None, None), (U64, -1, None), (U64, True, None)):
+        assert best(*call) is None
+    for call in ((U64, 2**64, None), (U64, 1.0, None), (U64, 1, "x"), (U64, 1, [1]), (U64, 1, bytearray(16))):
+        assert best(*call) is None
+    assert best(U64, 2**62, None) == best(U64, 3, None) != b"" and best(U64, 1, b"x" * 15) == b""
+    assert best(U64, 0, None) == b"" == best(U64[:0], 3, None)
+
+
+@pytest.mark.parametrize("ranks", [7, 300])
+@pytest.mark.parametrize("builtin", [True, False])
+def test_best_of_many(ranks: int, builtin: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random ranks in list and in dense coverage, any number of results, against sorting them all."""
+    rng = random.Random(ranks)
+    if not builtin:
+        monkeypatch.setattr(fastcall, "available", lambda: False)
+    with open_index(Capacity(blocks=20_000, workers=310, lanes=2), "best") as index, index.writer() as w:
+        held: dict[Any, int] = {}
+        path = np.array([5, 6, 7, 8], np.uint64)
+        for worker in rng.sample(range(2**62), ranks):
+            rank, depth = (worker * 4 + 3, rng.randrange(3)), rng.choice([1, 1, 1, 2, 2, 3, 4])
+            w.store(rank, None, path[:depth], path[:depth])
+            held[rank] = depth
+            if rng.random() < 0.3:
+                w.store(rank, None, [90], [90])
+        blocks = {tuple(info.worker): info.blocks for info in index.workers()}
+        for n in range(1, 5):
+            order = sorted(held, key=lambda rank: (-min(n, held[rank]), blocks[rank], rank))
+            for choice in (None, order[::3], [order[-1], (1, 1)], rng.sample(order, 5)):
+                expected = [r for r in order if choice is None or r in choice]
+                for k in (0, 1, 2, 9, 32, 33, 1_000):
+                    found = index.best_matches(path[:n], k, among=choice)
+                    assert [match.worker for match in found] == expected[:k]
+                    assert [match.depth for match in found] == [min(n, held[r]) for r in expected[:k]]
+                best = index.best_match(path[:n], among=choice)
+                assert best is not None and best.worker == expected[0]
+        # nothing of the calls is left in the scratch
+        assert pairs(index.find_matches(path)) == held
+
+
+def test_lists(fast: Finds) -> None:
+    """Ints of every size in a list or tuple; what holds anything else, or too many, is left to the caller."""
+    find = fast.find
+    for values in (LOCAL, [v - 2**64 if v >= HALF else v for v in LOCAL]):
+        assert find(values) == find(tuple(values)) == find(U64[:4]) != b""
+    assert find([]) == find(()) == b""
+
+    class Int(int):
+        pass
+
+    wrong: tuple[Any, ...] = (True, False, 1.0, None, "5", Int(5), np.uint64(5), 2**64, -(2**63) - 1, 2**999)
+    for value in (*wrong, -(2**999), object()):
+        for values in ([value], [*LOCAL, value], [value, *LOCAL]):
+            assert find(values) is None and find(tuple(values)) is None
+    assert find([5] * LIST_ROOM) == b"" and find([5] * (LIST_ROOM + 1)) is None
+    assert sys.exc_info() == (None, None, None)
+
+
+def test_items_that_ask_the_index(index: Index) -> None:
+    """A conversion that runs Python code changes the list and asks the same index."""
+    query: list[Any] = []
+
+    class Asking:
+        def __index__(self) -> int:
+            query.clear()
+            assert pairs(index.find_matches(LOCAL)) == RANKS
+            return LOCAL[0]
+
+    for _ in range(50):
+        query[:] = [Asking(), *LOCAL[1:]]
+        with suppress(TypeError, ValueError, IndexError):
+            index.find_matches(query)
+    assert pairs(index.find_matches(LOCAL)) == RANKS
