@@ -4,7 +4,8 @@ All values are int64 (addresses, and words as bit patterns), because numba turns
 float64. 32-bit loads are zero-extended. "Relaxed" loads and stores are LLVM `monotonic` atomics: never torn,
 never hoisted out of a loop. Plain loads (`pl64`) are for private memory and for extents whose content is
 validated by a version check after the last load, or immutable while it is reachable. Vector operations are in
-vectors.py; these two files and kernels/build.py are the only ones that know llvmlite.
+vectors.py, what makes an address a pointer in addresses.py; these and kernels/build.py are the only ones that
+know llvmlite.
 """
 
 from __future__ import annotations
@@ -15,13 +16,11 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from shmtrie.addresses import pointer
+
 I = types.int64  # noqa: E741
 _i1, _i8, _i32, _i64 = (ir.IntType(n) for n in (1, 8, 32, 64))
 _ZERO = ir.Constant(_i64, 0)
-
-
-def _ptr(b, address, type_):
-    return b.inttoptr(address, type_.as_pointer())
 
 
 def _declare(b, name, ret, args):
@@ -33,7 +32,7 @@ def _load(order, width):
     t = ir.IntType(width)
 
     def codegen(context, b, sig, args):
-        value = b.load_atomic(_ptr(b, args[0], t), order, width // 8)
+        value = b.load_atomic(pointer(b, args[0], t), order, width // 8)
         return value if width == 64 else b.zext(value, _i64)
 
     return codegen
@@ -44,7 +43,7 @@ def _store(order, width):
 
     def codegen(context, b, sig, args):
         value = args[1] if width == 64 else b.trunc(args[1], t)
-        b.store_atomic(value, _ptr(b, args[0], t), order, width // 8)
+        b.store_atomic(value, pointer(b, args[0], t), order, width // 8)
         return _ZERO
 
     return codegen
@@ -103,7 +102,7 @@ def pl64(typingctx, address):
     """Plain 64-bit load: private memory, or shared memory that nobody changes meanwhile."""
 
     def codegen(context, b, sig, args):
-        return b.load(_ptr(b, args[0], _i64), align=8)
+        return b.load(pointer(b, args[0], _i64), align=8)
 
     return I(I), codegen
 
@@ -113,7 +112,7 @@ def ps64(typingctx, address, value):
     """Plain 64-bit store: private memory."""
 
     def codegen(context, b, sig, args):
-        b.store(args[1], _ptr(b, args[0], _i64), align=8)
+        b.store(args[1], pointer(b, args[0], _i64), align=8)
         return _ZERO
 
     return I(I, I), codegen
@@ -124,7 +123,7 @@ def pl8(typingctx, address):
     """Plain 8-bit load, zero-extended: private memory."""
 
     def codegen(context, b, sig, args):
-        return b.zext(b.load(_ptr(b, args[0], _i8)), _i64)
+        return b.zext(b.load(pointer(b, args[0], _i8)), _i64)
 
     return I(I), codegen
 
@@ -134,7 +133,7 @@ def ps8(typingctx, address, value):
     """Plain 8-bit store: private memory."""
 
     def codegen(context, b, sig, args):
-        b.store(b.trunc(args[1], _i8), _ptr(b, args[0], _i8))
+        b.store(b.trunc(args[1], _i8), pointer(b, args[0], _i8))
         return _ZERO
 
     return I(I, I), codegen
@@ -146,7 +145,7 @@ def _cas(width):
 
     def codegen(context, b, sig, args):
         old, new = (x if width == 64 else b.trunc(x, t) for x in args[1:])
-        pair = b.cmpxchg(_ptr(b, args[0], t), old, new, "seq_cst", "monotonic")
+        pair = b.cmpxchg(pointer(b, args[0], t), old, new, "seq_cst", "monotonic")
         return b.zext(b.extract_value(pair, 1), _i64)
 
     return codegen
@@ -166,7 +165,7 @@ def cas32(typingctx, address, old, new):
 
 def _rmw(op):
     def codegen(context, b, sig, args):
-        return b.atomic_rmw(op, _ptr(b, args[0], _i64), args[1], "seq_cst")
+        return b.atomic_rmw(op, pointer(b, args[0], _i64), args[1], "seq_cst")
 
     return codegen
 
@@ -182,7 +181,7 @@ def and64(typingctx, address, value):
     """Fetch and and, sequentially consistent."""
 
     def codegen(context, b, sig, args):
-        b.atomic_rmw("and", _ptr(b, args[0], _i64), args[1], "seq_cst")
+        b.atomic_rmw("and", pointer(b, args[0], _i64), args[1], "seq_cst")
         return _ZERO
 
     return I(I, I), codegen
@@ -238,7 +237,7 @@ def prefetch(typingctx, address):
         f = b.module.declare_intrinsic(
             "llvm.prefetch", [p8], ir.FunctionType(ir.VoidType(), [p8, _i32, _i32, _i32])
         )
-        b.call(f, [_ptr(b, args[0], _i8), *(ir.Constant(_i32, k) for k in (0, 3, 1))])
+        b.call(f, [b.inttoptr(args[0], p8), *(ir.Constant(_i32, k) for k in (0, 3, 1))])
         return _ZERO
 
     return I(I), codegen

@@ -12,15 +12,13 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from shmtrie.addresses import pointer
+
 I = types.int64  # noqa: E741
 _i32, _i64 = ir.IntType(32), ir.IntType(64)
 _V8 = ir.VectorType(_i64, 8)
 _V16 = ir.VectorType(_i32, 16)
 _ZERO = ir.Constant(_i64, 0)
-
-
-def _ptr(b, address, type_):
-    return b.inttoptr(address, type_.as_pointer())
 
 
 def _splat(b, value, n):
@@ -34,15 +32,15 @@ def _mask(b, bits, n):
 
 
 def _load8(b, address):
-    return b.load(_ptr(b, address, _V8), align=8)
+    return b.load(pointer(b, address, _V8), align=8)
 
 
 def _load16(b, address):
-    return b.load(_ptr(b, address, _V16), align=4)
+    return b.load(pointer(b, address, _V16), align=4)
 
 
 def _store16(b, value, address):
-    b.store(value, _ptr(b, address, _V16), align=4)
+    b.store(value, pointer(b, address, _V16), align=4)
 
 
 @intrinsic
@@ -182,7 +180,7 @@ def copy_line(typingctx, to, source):
     """Copy 64 bytes."""
 
     def codegen(context, b, sig, args):
-        b.store(_load8(b, args[1]), _ptr(b, args[0], _V8), align=8)
+        b.store(_load8(b, args[1]), pointer(b, args[0], _V8), align=8)
         return _ZERO
 
     return I(I, I), codegen
@@ -193,7 +191,7 @@ def zero_line(typingctx, to):
     """Clear 64 bytes."""
 
     def codegen(context, b, sig, args):
-        b.store(ir.Constant(_V8, [0] * 8), _ptr(b, args[0], _V8), align=8)
+        b.store(ir.Constant(_V8, [0] * 8), pointer(b, args[0], _V8), align=8)
         return _ZERO
 
     return I(I), codegen
@@ -217,7 +215,7 @@ def copy_record(typingctx, to, source):
     pair = ir.VectorType(_i64, 2)
 
     def codegen(context, b, sig, args):
-        b.store(b.load(_ptr(b, args[1], pair), align=8), _ptr(b, args[0], pair), align=8)
+        b.store(b.load(pointer(b, args[1], pair), align=8), pointer(b, args[0], pair), align=8)
         return _ZERO
 
     return I(I, I), codegen

@@ -28,12 +28,16 @@ import numba
 import numpy as np
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
 
-#: True in the test build, whose kernels contain the pause and crash points of ``hooks``.
-TEST_BUILD = os.environ.get("SHMTRIE_TEST_BUILD", "") == "1"
+from shmtrie.addresses import CHECKED
+
+#: True in the test build, whose kernels contain the pause and crash points of ``hooks``, and in the checked
+#: one, a test build that compares every address with what may be accessed.
+TEST_BUILD = CHECKED or os.environ.get("SHMTRIE_TEST_BUILD", "") == "1"
 
 PACKAGE = Path(__file__).resolve().parent.parent
 #: Modules outside ``kernels`` whose code or constants are compiled into kernels.
-LINKED = ("atomics.py", "errors.py", "fastapply.py", "fastcall.py", "layout.py", "pyapi.py", "vectors.py")
+LINKED = ("addresses.py", "atomics.py", "errors.py", "fastapply.py", "fastcall.py", "layout.py", "pyapi.py")
+LINKED += ("vectors.py",)
 #: numba switches that change the generated code but are not part of numba's own cache key.
 SWITCHES = (
     "BOUNDSCHECK",
@@ -104,7 +108,7 @@ def cache_key(package: Path = PACKAGE) -> str:
         "machine": platform.machine(),
         "cpu": llvmlite.binding.get_host_cpu_name(),
         "features": _cpu_features(),
-        "test build": TEST_BUILD,
+        "test build": (TEST_BUILD, CHECKED),
     }
     facts.update((name, getattr(numba.config, name, None)) for name in SWITCHES)
     for name, fact in sorted(facts.items()):
