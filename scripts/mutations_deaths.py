@@ -29,8 +29,8 @@ MUTANTS = (
         "kernels/transaction.py",
         (
             (
-                "    n = pl64(r + L_NUNDO)\n    while n > 0:\n",
-                "    n = pl64(r + L_NUNDO)\n    total = n\n    while n > 0:\n",
+                "    n = listed(r, UNDO, pl64(r + L_NUNDO))\n    while n > 0:\n",
+                "    n = listed(r, UNDO, pl64(r + L_NUNDO))\n    total = n\n    while n > 0:\n",
             ),
             ("        e = undo_entry(ctx, r, n - 1)\n", "        e = undo_entry(ctx, r, total - n)\n"),
         ),

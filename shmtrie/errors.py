@@ -51,6 +51,7 @@ class EventStatus(IntEnum):
     LANE_LOST = 7
     SEGMENT_RETIRED = 8
     UNSUPPORTED = 9
+    SEGMENT_CORRUPT = 10
 
 
 class ShmtrieError(Exception):
@@ -133,7 +134,9 @@ class SegmentExists(ShmtrieError):
 
 
 class SegmentCorrupt(ShmtrieError):
-    """The segment's header or tables contradict themselves."""
+    """The segment's header or tables contradict themselves; a store that needs them changes nothing."""
+
+    status = EventStatus.SEGMENT_CORRUPT
 
 
 class SegmentIncompatible(ShmtrieError):
@@ -177,6 +180,7 @@ _BY_STATUS: dict[EventStatus, type[ShmtrieError]] = {
         LaneLost,
         SegmentRetired,
         UnsupportedEvent,
+        SegmentCorrupt,
     )
     if cls.status is not None
 }

@@ -249,6 +249,8 @@ class LaneWork:
             return f"{what}: has never stored anything"
         if status == EventStatus.INVALID_BLOCK_SEQUENCE:
             return f"{what}: a hash of the store is its parent's, occurs twice, or is held at or above it"
+        if status == EventStatus.SEGMENT_CORRUPT:
+            return f"{what}: a node that the store needs is damaged: verify it, and make the segment anew"
         if status == EventStatus.SEGMENT_RETIRED:
             return f"segment {self.segment.name!r} is retired: attach anew"
         return what

@@ -142,7 +142,11 @@ COUNTERS = (
     "recoveries",
     "recovery_tries",
     "cut_short",
+    "rejected_corrupt",
+    "quarantined",
 )
+_LANE_NEEDS = 8 * LINE + 8 * (len(COUNTERS) + LANE_TODO + LANE_GATES + 6 * LANE_LOG)
+_LANE_NEEDS += 4 * (GATE_CHUNKS + 2 * LOG_CHUNKS)
 LANE = _record(
     [
         ("state", "<u4"),
@@ -178,18 +182,7 @@ LANE = _record(
         ("redo", "<u8", (LANE_LOG, 3)),
         ("chunks", "<u4", (GATE_CHUNKS + 2 * LOG_CHUNKS,)),  # their first lines
     ],
-    -(
-        -(
-            8 * LINE
-            + len(COUNTERS) * 8
-            + LANE_TODO * 8
-            + LANE_GATES * 8
-            + LANE_LOG * 48
-            + (GATE_CHUNKS + 2 * LOG_CHUNKS) * 4
-        )
-        // PAGE
-    )
-    * PAGE,
+    -(-_LANE_NEEDS // PAGE) * PAGE,
 )
 L_OP = offset(LANE, "op_counter")
 L_PHASE = offset(LANE, "phase")
@@ -258,7 +251,7 @@ NODE = _record(
         ("owner", "<u8"),  # of the space with this node slot's number
         ("count", "<u8"),  # children of that space 32 | lock: lane + 1
         ("alias", "<u8"),  # extent line 32 | words 32: directory of alias extents
-        ("quarantined", "<u8"),
+        ("quarantined", "<u8"),  # 1: damaged, and set aside by a writer
     ],
     2 * LINE,
 )
@@ -273,6 +266,7 @@ N_SUFFIX = offset(NODE, "suffix")
 N_OWNER = offset(NODE, "owner")
 N_COUNT = offset(NODE, "count")
 N_ALIAS = offset(NODE, "alias")
+N_QUARANTINED = offset(NODE, "quarantined")
 NODE_BYTES = NODE.itemsize
 INLINE_WORDS = 3
 INTERNAL = 1 << 31  # in `tail`

@@ -193,7 +193,9 @@ class IndexQueries:
         n = query.find_plain(context.address, local.ctypes.data, len(local))
         raw, slots = context.result(n), context.slots(n)
         found, matches = OverlapScores(raw), matches_in(raw)
-        workers, blocks = found.workers, self._segment.view("rank_states")["blocks"][slots]
+        workers, held = found.workers, self._segment.view("rank_states")["blocks"]
+        # a damaged array may have a word behind the last slot
+        blocks = held[np.minimum(slots, len(held) - 1)]
         deepest_first = np.iinfo(np.uint32).max - found.depths
         order = np.lexsort((workers["dp_rank"], workers["worker_id"], blocks, deepest_first)).tolist()
         if ranks is None:

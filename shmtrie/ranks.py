@@ -102,7 +102,8 @@ class RankRegistry:
             slot = self._find(rank)
             if slot >= 0:
                 owner = self._owner(slot)
-                if owner not in (0, self._lane + 1):
+                # an owner that is no lane (damage) is nobody
+                if owner not in (0, self._lane + 1) and owner <= len(self._lanes):
                     # Its lane may have died, and have been recovered and taken anew since we looked: the slot
                     # was let go before the new holder was active.
                     if owner_alive(self._segment, owner - 1) and self._owner(slot) == owner:
@@ -294,6 +295,8 @@ class RankRegistry:
         owner = self._owner(slot) - 1 if slot >= 0 else -1
         if owner < 0:
             return "belonged to another lane just now: try again"
+        if owner >= len(self._lanes):
+            return "belongs to a lane that does not exist: see `shmtrie verify`"
         holder = lane_info(self._segment, owner).describe()
         return f"belongs to {holder}: send its events there, or release it there"
 

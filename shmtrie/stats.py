@@ -68,6 +68,8 @@ class IndexStats:
         Operations of dead lanes that were finished or taken back.
     cut_short : int
         Removals and moved hashes after which a rank lost more than was said: no room for a split.
+    quarantined : int
+        Nodes that were found damaged and set aside.
     give_ups : int
         Queries of this handle that stopped early because writers kept changing their path.
     """
@@ -98,6 +100,7 @@ class IndexStats:
     rejected: Mapping[EventStatus, int] = field(default_factory=dict)
     recoveries: int = 0
     cut_short: int = 0
+    quarantined: int = 0
     give_ups: int = 0
 
     def as_dict(self) -> dict[str, Any]:
@@ -114,6 +117,7 @@ _REASONS = {
     EventStatus.INVALID_BLOCK_SEQUENCE: "rejected_sequence",
     EventStatus.CAPACITY_EXCEEDED: "rejected_capacity",
     EventStatus.RANK_OWNED_ELSEWHERE: "rejected_owner",
+    EventStatus.SEGMENT_CORRUPT: "rejected_corrupt",
 }
 _APART = ("header", "lanes")  # not what blocks take
 

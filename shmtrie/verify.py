@@ -35,6 +35,7 @@ I17 A rank's `blocks` is what its coverage words sum up to. (* when no living la
 I18 No two ACTIVE slots have one rank; owners are lanes; the epoch word counts the DYING slots, and no
     slot was assigned later than it says.
 I19 A node slot that was ever used has a generation other than 0, and a free one hangs nowhere.
+I20 No node is quarantined.
 === ==================================================================================================
 
 * repairable: writers mend it, or it costs no more than space.

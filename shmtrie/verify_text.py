@@ -150,5 +150,6 @@ RULES: Final[dict[int, Rule]] = {
     ),
     Fault.NODE_GENERATION: Rule("I19", "node id {s} is claimed but was never made"),
     Fault.FREE_HANGS: Rule("I19", "node id {s} is free, but hangs in space {x}"),
+    Fault.QUARANTINED: Rule("I20", "node {s} is damaged, and a writer has set it aside"),
     Fault.NODE_MOVED: Rule("I2", "node {s} changed faster than it could be read", at_rest=True),
 }

@@ -99,6 +99,8 @@ def alias_entry_put(ctx, slot, h, node, offset):
         if open_ != 0:
             break
         line = (line + 1) & get(ctx, C_ALIASES_MASK)
+    if free == 0:  # as in `lookup_put`
+        return
     if pl64(free + 8) == 1:
         put(ctx, C_ALIASES_TOMBS, get(ctx, C_ALIASES_TOMBS) - 1)
     ps64(free, h)

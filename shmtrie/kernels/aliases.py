@@ -15,7 +15,8 @@ from shmtrie.kernels.coverage import cov_find
 from shmtrie.kernels.edges import edge_fits, edge_length
 from shmtrie.kernels.extents import claim_lines, free_later
 from shmtrie.kernels.hooks import Site, at
-from shmtrie.kernels.protocol import bump, log_redo, log_undo
+from shmtrie.kernels.lists import log_redo, log_undo
+from shmtrie.kernels.protocol import bump
 from shmtrie.kernels.spans import line_at
 from shmtrie.layout import ALIAS_LINES, ALIAS_SLOT, COV_ALIAS, LOG_BUMP, LOG_CAS64, M12, M32, N_ALIAS, N_EDGE
 from shmtrie.vectors import eq8, zero_line
@@ -148,14 +149,14 @@ def alias_prepare(ctx, a, slot, low, have, lo, hi, hashes):
     word_at, word = 0, 0
     if (low & COV_ALIAS) != 0:
         word_at, word = alias_find(ctx, a, slot)
-    if word_at != 0:
+    if word_at != 0 and alias_fits(ctx, word, hi - 1):
         x = line_at(ctx, word & M32)
         same = 1
         for p in range(lo, min(hi, cutoff)):
             if ld64(x + p * 8) != ld64(hashes + (p - lo) * 8):
                 same = 0
                 break
-        if same != 0 and alias_fits(ctx, word, hi - 1):
+        if same != 0:
             bump(a)
             fence_release()
             for p in range(max(lo, cutoff), hi):
@@ -239,6 +240,8 @@ def alias_split(ctx, a, b, cut):
         if copy == 0:
             return FULL
         z = line_at(ctx, copy)
+        if not alias_fits(ctx, w, cut + blocks - 1):
+            blocks = 0
         for p in range(blocks):
             st64(z + p * 8, ld64(line_at(ctx, w & M32) + (cut + p) * 8))
         st64(y + n * 8, (w & SLOT_MASK) | (lines << ALIAS_LINES) | copy)

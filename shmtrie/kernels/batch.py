@@ -10,7 +10,6 @@ from shmtrie.kernels.context import (
     BUSY,
     C_BUSY_LANE,
     C_FINAL,
-    C_HEADER_EPOCH,
     C_HOLES,
     C_LANE,
     C_N_NODES,
@@ -18,6 +17,7 @@ from shmtrie.kernels.context import (
     C_RECORD,
     C_SEEN_MASK,
     C_STATES,
+    CORRUPT,
     FULL,
     GROW,
     GROW_ALIASES,
@@ -35,9 +35,11 @@ from shmtrie.kernels.context import (
 from shmtrie.kernels.coverage import word_begin, word_blocks
 from shmtrie.kernels.edges import edge_length
 from shmtrie.kernels.holes import remove_exactly
+from shmtrie.kernels.lists import has_todo, push_todo, todo_length
 from shmtrie.kernels.lookup import lookup_has, lookup_put, lookup_rehash, lookup_room, mix
+from shmtrie.kernels.nodes import nodes_high
 from shmtrie.kernels.places import FOUND, HOPS, hash_at, own_alias, own_word, reached_suffix
-from shmtrie.kernels.protocol import count, has_todo, node_at, push_todo
+from shmtrie.kernels.protocol import count, node_at
 from shmtrie.kernels.reclaim import work_todo
 from shmtrie.kernels.registry import rank_slot, refresh_mine, slot_generation, slot_owner, state_at
 from shmtrie.kernels.remove import remove, sweep
@@ -46,8 +48,6 @@ from shmtrie.kernels.transaction import begin, finish, is_retired
 from shmtrie.layout import (
     COUNTERS,
     COV_ALIAS,
-    H_EPOCH,
-    H_NODES_HIGH,
     L_NTODO,
     L_TODO,
     L_TODO_SCAN,
@@ -65,6 +65,7 @@ from shmtrie.layout import (
 STORE, REMOVE, CLEAR = 1, 2, 3
 EVENTS, STORED, REMOVED = (COUNTERS.index(x) for x in ("events", "blocks_stored", "blocks_removed"))
 REJECTED = COUNTERS.index("rejected_parent") - 1  # + status
+REJECTED_CORRUPT = COUNTERS.index("rejected_corrupt")
 
 
 @inl
@@ -157,7 +158,7 @@ def apply_one(ctx, kind, worker_id, dp_rank, has_parent, parent, local, external
     finish(ctx)
     count(ctx, EVENTS, 1)
     if status != OK:
-        count(ctx, REJECTED + status, 1)
+        count(ctx, REJECTED_CORRUPT if status == CORRUPT else REJECTED + status, 1)
     return status
 
 
@@ -246,7 +247,7 @@ def take_todo(ctx, other):
     Crash: what is on both lists is tested twice, which is harmless.
     """
     r = get(other, C_RECORD)
-    n = pl64(r + L_NTODO)
+    n = todo_length(r)
     for k in range(n):
         push_todo(ctx, ld64(r + L_TODO + k * 8))
     if pl64(r + L_TODO_SCAN) != 0:
@@ -276,7 +277,7 @@ def _adopt_node(ctx, slot, node, low):
     """Enter what a rank covers in a node; OK, or GROW, GROW_ALIASES with the need."""
     a = node_at(ctx, node)
     start = ld64(a + N_START) & M32
-    first, stop = word_begin(low), min(low & M12, edge_length(a))
+    first, stop = word_begin(low), max(min(low & M12, edge_length(a)), 0)
     if (low & COV_ALIAS) != 0:
         if not alias_entry_room(ctx, stop):
             put(ctx, C_NEEDED, stop)
@@ -305,7 +306,7 @@ def adopt_slot(ctx, slot):
     A word that reaches beyond its node's end, looked at when the node has been entered, sends the pass along
     the suffix chain, whatever ids the suffixes have (M12).
     """
-    high = ld64(get(ctx, C_HEADER_EPOCH) - H_EPOCH + H_NODES_HIGH)
+    high = nodes_high(ctx)
     for node in range(1, high):
         link = node
         for _ in range(HOPS):
@@ -328,7 +329,7 @@ def covered_blocks(ctx, slot):
 
     Two passes with one result saw no split: one between two looks may count its suffix twice, or not at all.
     """
-    high = ld64(get(ctx, C_HEADER_EPOCH) - H_EPOCH + H_NODES_HIGH)
+    high = nodes_high(ctx)
     plain, aliased, check = 0, 0, 0
     for node in range(1, high):
         a = node_at(ctx, node)

@@ -56,6 +56,7 @@ from shmtrie.layout import (
     N_GATE,
     N_INLINE,
     N_OWNER,
+    N_QUARANTINED,
     N_START,
     N_SUFFIX,
     N_TAIL,
@@ -203,6 +204,8 @@ def _check_node(ctx, chk, node):
     moving = in_motion(chk, node) | (held != 0) | (ld64(a + N_GATE) != 0)
     put(chk, S_MOVING, moving)
     version, tail, begin = get(chk, S_VERSION), get(chk, S_TAIL), get(chk, S_START)
+    if ld64(a + N_QUARANTINED) != 0:  # that says it all
+        return
     length = (tail & M31) - (begin & M32)
     internal = (tail & INTERNAL) != 0
     _check_parent(ctx, chk, node)

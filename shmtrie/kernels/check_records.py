@@ -101,6 +101,13 @@ def _name(ctx, chk, address, bits):
 
 
 @inl
+def _is_claim(ctx, address):
+    """Whether it is the address of a claim word."""
+    node, line = address - get(ctx, C_NODE_CLAIMS), address - get(ctx, C_CLAIMS)
+    return (address & 3) == 0 and (0 <= node < get(ctx, C_N_NODES) * 4 or 0 < line <= get(ctx, C_N_LINES) * 4)
+
+
+@inl
 def _first_chunk(k):
     """Where the chunks of a list begin in the record's table of them."""
     return 0 if k == 0 else GATE_CHUNKS + (k - 1) * LOG_CHUNKS
@@ -133,8 +140,7 @@ def _read_list(ctx, chk, r, k, n, making):
         word, old, new = ld64(e), ld64(e + 8), ld64(e + 16)
         kind, address = lshr(word, LOG_KIND), get(ctx, C_BASE) + (word & OFFSET_MASK)
         bits = M_NAMED
-        inside = get(ctx, C_BASE) <= address < get(ctx, C_EXTENTS) + get(ctx, C_N_LINES) * LINE
-        if kind == LOG_CAS32 and inside and ld32(address) == new:
+        if kind == LOG_CAS32 and _is_claim(ctx, address) and ld32(address) == new:
             bits = making  # its claim; without it somebody else has what is named by now
         elif kind == LOG_FREE:
             bits = M_NAMED | M_FREED

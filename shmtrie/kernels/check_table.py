@@ -47,6 +47,7 @@ from shmtrie.layout import (
     N_COVERAGE,
     N_EDGE,
     N_GATE,
+    N_QUARANTINED,
     N_START,
     N_TAIL,
     N_VERSION,
@@ -108,6 +109,8 @@ def _read_slot(ctx, chk, node, listed):
     generation = lshr(version, 32)
     hangs = lshr(begin, 32) != NO_SPACE
     moving = in_motion(chk, node) | check_gate(chk, node, ld64(a + N_GATE))
+    if ld64(a + N_QUARANTINED) != 0:
+        found(chk, Fault.QUARANTINED, node, claim, version, 0)
     if generation == 0:  # never used: it will own the space of its own number
         if claim != 0 and (bits & M_NAMED) == 0:
             found(chk, Fault.NODE_GENERATION, node, begin, tail, moving)

@@ -131,9 +131,10 @@ class Fault(IntEnum):
     NODE_GENERATION = 54
     FREE_HANGS = 55
     NODE_MOVED = 56
+    QUARANTINED = 57
 
 
-N_FAULTS = 57
+N_FAULTS = 58
 
 
 @jit

@@ -23,7 +23,8 @@ from shmtrie.kernels.context import (
     get,
     put,
 )
-from shmtrie.kernels.protocol import log_undo, node_at, pop_undo
+from shmtrie.kernels.lists import log_undo, pop_undo
+from shmtrie.kernels.protocol import node_at
 from shmtrie.layout import (
     BUCKET,
     LINE,
@@ -123,14 +124,16 @@ def child_find(ctx, space, depth, local):
 
 
 @inl
-def entry_of(ctx, h, entry):
-    """Address of the bucket word that holds `entry`, or 0."""
+def entry_of(ctx, space, local, node):
+    """Address of the bucket word that holds the entry of a child, or 0, and the entry."""
+    h = child_hash(get(ctx, C_SEED), space, local)
+    entry = child_tag(h) | node
     b = home_bucket(ctx, h)
     m = eq8(b, -1, entry)
     if m == 0:
         b = other_bucket(ctx, h)
         m = eq8(b, -1, entry)
-    return b + ctz(m) * 8 if m != 0 else 0
+    return b + ctz(m) * 8 if m != 0 else 0, entry
 
 
 @inl
@@ -197,6 +200,8 @@ def space_owner(ctx, space):
     The owner word is a hint while a split is going on: the suffix chain from it leads to the node whose
     tail has the space.
     """
+    if space < 0 or space >= get(ctx, C_N_NODES):
+        return 0
     node = ld64(node_at(ctx, space) + N_OWNER) & M32
     for _ in range(SUFFIX_HOPS):
         if node <= 0 or node >= get(ctx, C_N_NODES):
@@ -213,9 +218,7 @@ def space_owner(ctx, space):
 def parent_of(ctx, a):
     """The parent of a node by its hanging space."""
     space = lshr(ld64(a + N_START), 32)
-    if space == 0 or space >= get(ctx, C_N_NODES):
-        return 0
-    return space_owner(ctx, space)
+    return space_owner(ctx, space) if space != 0 else 0
 
 
 @inl

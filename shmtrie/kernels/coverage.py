@@ -16,7 +16,8 @@ from shmtrie.atomics import cas64, ctz, ld32, ld64, ld64s, lshr, st32
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.context import C_HOLES, C_MINE, C_N_LINES, C_N_SLOTS, C_STATES, FULL, OK, RETRY, get
 from shmtrie.kernels.hooks import Site, at
-from shmtrie.kernels.protocol import count, log_redo, log_undo, pop_undo
+from shmtrie.kernels.lists import log_redo, log_undo, pop_undo
+from shmtrie.kernels.protocol import count
 from shmtrie.kernels.spans import line_at
 from shmtrie.layout import (
     COUNTERS,
@@ -147,7 +148,7 @@ def cov_find(ctx, a, slot):
                 if w != 0 and lshr(w, COV_SLOT) == slot:
                     return x + k * 64 + j * 8, w & M32, 1
         return 0, 0, 1
-    if slot < words:
+    if 0 <= slot < words:
         return x + slot * 4, ld32(x + slot * 4), 0
     return 0, 0, 0
 

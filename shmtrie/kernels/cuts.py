@@ -7,27 +7,17 @@ from shmtrie.kernels.build import jit
 from shmtrie.kernels.context import BAD_SEQUENCE, C_EXACT, C_N_CUTS, OK, RETRY, get
 from shmtrie.kernels.coverage import cov_find, without, word_begin
 from shmtrie.kernels.edges import edge_length
-from shmtrie.kernels.places import own_word, suffix_at
-from shmtrie.kernels.plan import (
-    X_DEPTH,
-    X_LOW,
-    X_NEW,
-    X_NODE,
-    X_TOP,
-    X_WIDE,
-    X_WORD,
-    cut_get,
-    cut_put,
-    is_above,
-)
+from shmtrie.kernels.places import is_above, own_word, suffix_at
+from shmtrie.kernels.plan import X_DEPTH, X_LOW, X_NEW, X_NODE, X_TOP, X_WIDE, X_WORD, cut_get, cut_put
 from shmtrie.kernels.protocol import gate_exclusive, gate_shared, node_at
+from shmtrie.kernels.sound import set_aside, sound
 from shmtrie.layout import COV_ALIAS, M12, M31, M32, N_START, N_TAIL, NO_SPACE
 
 
 @jit
 def take_cuts(ctx, slot, above, above_depth):
-    """Gate the places that the store moves away from; OK, RETRY, BUSY or FULL, BAD_SEQUENCE if one of them is
-    the parent's or above it.
+    """Gate the places that the store moves away from; OK, RETRY, BUSY, FULL, CORRUPT, or BAD_SEQUENCE if one
+    of them is the parent's or above it.
 
     That was looked at when the plan was made; but a split between the two looks, at the parent and at the
     place, could hide it.
@@ -43,6 +33,8 @@ def take_cuts(ctx, slot, above, above_depth):
         status = gate_exclusive(ctx, node) if exclusive != 0 else gate_shared(ctx, node)
         if status != OK:
             return status
+        if sound(ctx, node) == 0:
+            return set_aside(ctx, node)
         # a split may have taken some of the places away: the plan is made anew
         end = ld64(a + N_TAIL) & M31
         if lshr(ld64(a + N_START), 32) == NO_SPACE or depth < start or cut_get(ctx, k, X_TOP) >= end:

@@ -12,7 +12,8 @@ from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.context import C_N_LINES, FULL, OK, get
 from shmtrie.kernels.extents import claim_lines, free_later
 from shmtrie.kernels.hooks import Site, at
-from shmtrie.kernels.protocol import bump, log_undo
+from shmtrie.kernels.lists import log_undo
+from shmtrie.kernels.protocol import bump
 from shmtrie.kernels.spans import extent_lines, line_at
 from shmtrie.layout import INTERNAL, LOG_BUMP, LOG_CAS64, M31, M32, MAX_EDGE, N_EDGE, N_START, N_TAIL
 from shmtrie.vectors import ne8

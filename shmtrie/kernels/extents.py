@@ -14,16 +14,18 @@ from shmtrie.kernels.context import (
     C_CLAIMS,
     C_FULL_TABLE,
     C_LINE_HINTS,
+    C_N_LINES,
     C_N_NODES,
     C_N_SPANS,
     C_NODE_CLAIMS,
     C_SPAN_CURSOR,
+    OK,
     TABLE_EXTENTS,
     get,
     put,
 )
+from shmtrie.kernels.lists import log_redo
 from shmtrie.kernels.nodes import hint_node
-from shmtrie.kernels.protocol import log_redo
 from shmtrie.kernels.spans import claim_line, claim_spans, class_of, span_word_at, turn_span
 from shmtrie.layout import LOG_FREE, SPAN_CONVERTING, SPAN_LINES, SPAN_TAIL
 
@@ -107,6 +109,8 @@ def claim_lines(ctx, lines):
     """
     if lines > SPAN_LINES:
         return claim_spans(ctx, lines)
+    if lines <= 0:
+        return 0
     index, size = class_of(lines)
     hints = get(ctx, C_LINE_HINTS) + index * CLASS_WORDS * 8
     for patient in range(-1, 3):
@@ -142,6 +146,8 @@ def claim_lines(ctx, lines):
 @inl
 def free_later(ctx, line):
     """The commit frees this extent."""
+    if line <= 0 or line > get(ctx, C_N_LINES):
+        return OK
     a = get(ctx, C_CLAIMS) + line * 4
     return log_redo(ctx, LOG_FREE, a, ld32(a), 0)
 
@@ -151,13 +157,15 @@ def free_claim(ctx, a, value):
     """Free a claim word that still has `value`, and mend the hints. Safe to repeat: values do not return."""
     lines = get(ctx, C_CLAIMS)
     nodes = get(ctx, C_NODE_CLAIMS)
+    if (a & 3) != 0:
+        return
     if nodes <= a < nodes + get(ctx, C_N_NODES) * 4:
         if cas32(a, value, 0) != 0:
             hint_node(ctx, (a - nodes) >> 2)
         return
-    if ld32(a) != value:
-        return
     line = (a - lines) >> 2
+    if line <= 0 or line > get(ctx, C_N_LINES) or ld32(a) != value:
+        return
     span = (line - 1) >> 10
     word_at = span_word_at(ctx, span)
     # the count first: once the claim is gone the span may be turned, and its count starts anew

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from shmtrie.atomics import ctz, ld32, ld64, lshr, st32, st64, st64r
 from shmtrie.kernels.build import inl, jit
-from shmtrie.kernels.context import C_HEADER_EPOCH, FULL, OK, get
+from shmtrie.kernels.context import C_HEADER_EPOCH, C_N_SLOTS, FULL, OK, get
 from shmtrie.kernels.coverage import head_form, head_words, make_word, slot_is_active
 from shmtrie.kernels.extents import claim_lines, free_later
 from shmtrie.kernels.hooks import Site, at
-from shmtrie.kernels.protocol import bump, log_undo
+from shmtrie.kernels.lists import log_undo
+from shmtrie.kernels.protocol import bump
 from shmtrie.kernels.spans import line_at
 from shmtrie.layout import (
     COV_PRESENT,
@@ -37,7 +38,7 @@ from shmtrie.vectors import gt16, zero_line
 @inl
 def _dense_words(ctx, slot):
     high = ld64(get(ctx, C_HEADER_EPOCH) - H_EPOCH + H_SLOTS_HIGH)
-    return (max(high, slot + 1) + 15) & ~15
+    return (min(max(high, slot + 1), get(ctx, C_N_SLOTS)) + 15) & ~15
 
 
 @jit
@@ -58,9 +59,10 @@ def cov_grow(ctx, a, slot):
 
     Notes
     -----
-    Gate: exclusive. The new extent is complete before the head names it; then comes the bump, and the old
-    extent is freed by the commit. Inline words stay as they are: a reader that still has the old head may
-    read them. Crash: the undo list puts the old head back, bumps, and frees the new extent, in this order.
+    Gate: exclusive; the node is sound. The new extent is complete before the head names it; then comes the
+    bump, and the old extent is freed by the commit. Inline words stay as they are: a reader that still has
+    the old head may read them. Crash: the undo list puts the old head back, bumps, and frees the new extent,
+    in this order.
     """
     head = ld64(a + N_COVERAGE)
     form, words = head_form(head), head_words(head)
@@ -74,7 +76,7 @@ def cov_grow(ctx, a, slot):
     n = 0
     if form == FORM_DENSE:
         x = line_at(ctx, head & M32)
-        for k in range(words):
+        for k in range(min(words, dense)):
             st32(y + k * 4, ld32(x + k * 4))
     else:
         x, old = a + N_INLINE, INLINE_WORDS
@@ -85,7 +87,7 @@ def cov_grow(ctx, a, slot):
             if w != 0:
                 if to_list:
                     st64(y + n * 8, w)
-                else:
+                elif lshr(w, COV_SLOT) < dense:
                     st32(y + lshr(w, COV_SLOT) * 4, w & M32)
                 n += 1
     word_at = y + n * 8 if to_list else y + slot * 4

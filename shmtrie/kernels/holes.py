@@ -11,7 +11,7 @@ from __future__ import annotations
 from shmtrie.atomics import fence_acquire, ld64, ld64a, pl64, ps64
 from shmtrie.kernels.aliases import own_hash
 from shmtrie.kernels.build import inl, jit
-from shmtrie.kernels.context import BUSY, C_SEEN, FULL, HOLE, OK, RETRY, get
+from shmtrie.kernels.context import BUSY, C_SEEN, CORRUPT, FULL, HOLE, OK, RETRY, get
 from shmtrie.kernels.coverage import cut_short, word_begin
 from shmtrie.kernels.edges import edge_fits
 from shmtrie.kernels.hooks import Site, at
@@ -100,7 +100,7 @@ def _remove_run(ctx, slot, rows, i, n, external):
         status = cut(ctx, slot, node, lo, depth, 1)
         if status == HOLE:
             status = split_apart(ctx, node, depth + 1)
-            if status == OK:
+            if status == OK or status == CORRUPT:  # (a node that was set aside has no blocks)
                 continue
             if status == FULL:
                 status = cut(ctx, slot, node, lo, depth, 0)

@@ -115,6 +115,8 @@ def lookup_put(ctx, h, node, offset):
             free = b + ctz(empty) * 8
             break
         line = (line + 1) & get(ctx, C_LOOKUP_MASK)
+    if free == 0:  # only damage makes a node have more places than were reckoned with
+        return
     ps64(free, (node << 32) | (offset << OFFSET) | tag)
     put(ctx, C_LOOKUP_USED, get(ctx, C_LOOKUP_USED) + 1)
 

@@ -9,20 +9,17 @@ from shmtrie.atomics import ld32, ld64, ld64a, lshr, pl64, ps64
 from shmtrie.kernels.build import entry, inl, jit
 from shmtrie.kernels.context import (
     C_EXTENTS,
-    C_HEADER_EPOCH,
     C_N_LINES,
-    C_N_NODES,
     C_N_SLOTS,
     C_NODE_CLAIMS,
     C_NODES,
     get,
 )
 from shmtrie.kernels.coverage import head_form, head_words
+from shmtrie.kernels.nodes import nodes_high
 from shmtrie.layout import (
     ALIAS_LINES,
     FORM_LIST,
-    H_EPOCH,
-    H_NODES_HIGH,
     INLINE_WORDS,
     LINE,
     M31,
@@ -95,8 +92,7 @@ def _aliases(ctx, out, a):
 @entry("int64(int64, int64)")
 def measure(ctx, out):
     """Add up the live nodes into MEASURE_WORDS zeroed words at `out`; the number of nodes."""
-    high = min(ld64(get(ctx, C_HEADER_EPOCH) - H_EPOCH + H_NODES_HIGH), get(ctx, C_N_NODES))
-    for node in range(1, high):
+    for node in range(1, nodes_high(ctx)):
         if ld32(get(ctx, C_NODE_CLAIMS) + node * 4) == 0:
             continue
         a = get(ctx, C_NODES) + node * NODE_BYTES

@@ -23,8 +23,10 @@ from shmtrie.kernels.context import (
     put,
 )
 from shmtrie.kernels.hooks import Site, at
-from shmtrie.kernels.protocol import bump_generation, claim_value, gate_exclusive, log_undo, node_at, pop_undo
+from shmtrie.kernels.lists import log_undo, pop_undo
+from shmtrie.kernels.protocol import bump_generation, claim_value, count, gate_exclusive, node_at
 from shmtrie.layout import (
+    COUNTERS,
     H_EPOCH,
     H_NODES_HIGH,
     INLINE_WORDS,
@@ -36,6 +38,7 @@ from shmtrie.layout import (
     N_EDGE,
     N_INLINE,
     N_OWNER,
+    N_QUARANTINED,
     N_START,
     N_SUFFIX,
     N_TAIL,
@@ -43,7 +46,18 @@ from shmtrie.layout import (
 )
 from shmtrie.vectors import eq16
 
+QUARANTINED = COUNTERS.index("quarantined")
 NODE_HINTS = 256  # private list of node ids that were seen free
+
+
+@inl
+def nodes_high(ctx):
+    """Node ids that were ever claimed are below it, and it is no more than there are.
+
+    Never negative: a `range` from 1 to the lowest number that there is would go on for ever.
+    """
+    high = ld64(get(ctx, C_HEADER_EPOCH) - H_EPOCH + H_NODES_HIGH)
+    return high if 0 < high <= get(ctx, C_N_NODES) else get(ctx, C_N_NODES)
 
 
 # ------------------------------------------------------------------------------------------------ node ids
@@ -80,6 +94,19 @@ def _hint_nodes(ctx):
     return found
 
 
+@inl
+def _is_usable(ctx, node):
+    """The space that the node owns exists; else the node is damaged, and marked. One word, so nothing that
+    others do meanwhile can make it look so.
+    """
+    a = node_at(ctx, node)
+    if lshr(ld64(a + N_TAIL), 32) < get(ctx, C_N_NODES):
+        return True
+    if cas64(a + N_QUARANTINED, 0, 1) != 0:
+        count(ctx, QUARANTINED, 1)
+    return False
+
+
 @jit
 def claim_node(ctx):
     """A free node id, its gate held exclusively and listed; 0 when there is none.
@@ -99,7 +126,7 @@ def claim_node(ctx):
             put(ctx, C_N_NODE_HINTS, n)
             node = pl64(hints + n * 8)
             a = claims + node * 4
-            if ld32(a) != 0:
+            if ld32(a) != 0 or not _is_usable(ctx, node):
                 continue
             if log_undo(ctx, LOG_CAS32, a, 0, value) != OK:
                 return 0
@@ -137,6 +164,8 @@ def make_node(ctx, node, depth, space, edge, end, internal):
     """
     a = node_at(ctx, node)
     own = lshr(ld64(a + N_TAIL), 32)
+    if own >= get(ctx, C_N_NODES):
+        return FULL
     if own == 0:  # never used (space 0 is the root's): it owns the space of its own number, whatever comes
         own = node
         st64(a + N_TAIL, own << 32)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from shmtrie.atomics import fence_acquire, ld64, ld64a, lshr
 from shmtrie.kernels.aliases import alias_hash
 from shmtrie.kernels.build import inl, jit
-from shmtrie.kernels.children import next_suffix
+from shmtrie.kernels.children import next_suffix, parent_of
 from shmtrie.kernels.context import C_EXTENTS, C_N_NODES, get
 from shmtrie.kernels.coverage import cov_find, cov_max_mine
 from shmtrie.kernels.edges import edge_fits
@@ -16,6 +16,7 @@ from shmtrie.kernels.hooks import Site, at
 from shmtrie.kernels.protocol import node_at
 from shmtrie.layout import LINE, M12, M31, M32, N_EDGE, N_START, N_TAIL, N_VERSION, NO_SPACE
 
+CLIMB = 1 << 20  # nodes above one another
 HOPS = 4_096  # suffix links followed for one entry
 READS = 4_096  # times a torn snapshot is read again: each one is another lane's publication
 GONE, FOUND, MOVED = 0, 1, 2  # the node is dead | it has the block | its edge does not reach that far
@@ -52,9 +53,12 @@ def suffix_at(ctx, node, depth):
 def reached_suffix(ctx, a, low):
     """The suffix in which a coverage word goes on that reaches beyond its node's end (M12), or 0."""
     # acquire: as in `suffix_at`
-    if (low & M12) <= (ld64a(a + N_TAIL) & M31) - (ld64(a + N_START) & M32):
+    begin = ld64(a + N_START) & M32
+    if (low & M12) <= (ld64a(a + N_TAIL) & M31) - begin:
         return 0
-    return next_suffix(ctx, a)
+    suffix = next_suffix(ctx, a)
+    # deeper each time: damaged links must not lead round in a circle
+    return suffix if (ld64(node_at(ctx, suffix) + N_START) & M32) > begin else 0
 
 
 @jit
@@ -67,9 +71,11 @@ def hash_at(ctx, a, depth):
         begin, end, edge = ld64a(a + N_START) & M32, ld64(a + N_TAIL) & M31, ld64(a + N_EDGE)
         line, capacity = edge & M32, lshr(edge, 32)
         found, h = MOVED, 0
-        if begin <= depth < end and depth - begin < capacity and edge_fits(ctx, edge):
-            found = FOUND
-            h = ld64(get(ctx, C_EXTENTS) + line * LINE + (capacity + depth - begin) * 8)
+        if begin <= depth < end:
+            found = GONE  # an edge that is too short is that of a damaged node
+            if depth - begin < capacity and edge_fits(ctx, edge):
+                found = FOUND
+                h = ld64(get(ctx, C_EXTENTS) + line * LINE + (capacity + depth - begin) * 8)
         fence_acquire()
         if ld64(a + N_VERSION) == v:
             return found, h
@@ -142,3 +148,21 @@ def own_alias(ctx, a, slot, position):
         if ld64(a + N_VERSION) == v:
             return found, h
     return 0, 0
+
+
+@jit
+def is_above(ctx, node, depth, parent, parent_depth):
+    """The place is the parent's own or lies above it."""
+    if node == parent:
+        return 1 if depth <= parent_depth else 0
+    for _ in range(CLIMB):
+        a = node_at(ctx, parent)
+        parent = parent_of(ctx, a)
+        if parent == 0:
+            return 0
+        if parent == node:
+            return 1
+        # less deep each time: damaged links must not lead round in a circle
+        if (ld64(node_at(ctx, parent) + N_START) & M32) >= (ld64(a + N_START) & M32):
+            return 0
+    return 0

@@ -10,9 +10,10 @@ from __future__ import annotations
 from shmtrie.atomics import fence_acquire, ld64, ld64a, lshr, pl64
 from shmtrie.kernels.aliases import alias_hash
 from shmtrie.kernels.build import inl, jit
-from shmtrie.kernels.children import child_find, parent_of
+from shmtrie.kernels.children import child_find
 from shmtrie.kernels.context import (
     BAD_SEQUENCE,
+    C_BUSY_NODE,
     C_CUTS,
     C_EXACT,
     C_EXTENTS,
@@ -26,11 +27,13 @@ from shmtrie.kernels.context import (
     C_SPLIT_NODE,
     C_TOUCHED,
     C_TOUCHED_ROOM,
+    CORRUPT,
     FULL,
     HOLE,
     OK,
     RETRY,
     ROWS,
+    SUSPECT,
     TABLE_LOG,
     get,
     put,
@@ -38,7 +41,7 @@ from shmtrie.kernels.context import (
 from shmtrie.kernels.coverage import cov_find, cov_room, word_begin, word_blocks
 from shmtrie.kernels.edges import edge_fits, edge_length, mismatch
 from shmtrie.kernels.lookup import lookup_prefetch
-from shmtrie.kernels.places import own_word
+from shmtrie.kernels.places import is_above, own_word
 from shmtrie.kernels.protocol import node_at, scratch_get, scratch_put
 from shmtrie.kernels.resolve import resolve
 from shmtrie.layout import (
@@ -65,7 +68,6 @@ EXCLUSIVE, ALIAS, EXTEND, FIRST_CHILD, CREDIT, VERIFIED, FRESH = 1, 2, 4, 8, 16,
 X_WIDTH = 7
 MAX_CUTS = 1_024
 WALK = 1 << 20
-CLIMB = 1 << 20
 
 
 @inl
@@ -121,7 +123,9 @@ def _hashes_differ(ctx, a, slot, low, edge, position, external, m):
 
 @jit
 def plan_path(ctx, slot, node, depth, local, external, n):
-    """Follow the blocks from (node, depth) and write rows; OK, RETRY or ROWS."""
+    """Follow the blocks from (node, depth) and write rows; OK, RETRY, ROWS, CORRUPT, or SUSPECT when the node
+    in BUSY_NODE looks damaged.
+    """
     put(ctx, C_N_TOUCHED, 0)
     put(ctx, C_N_CUTS, 0)
     put(ctx, C_SPLIT_NODE, 0)
@@ -135,10 +139,18 @@ def plan_path(ctx, slot, node, depth, local, external, n):
         tail, edge = ld64(a + N_TAIL), ld64(a + N_EDGE)
         start, end = begin & M32, tail & M31
         low, m, room, differ = 0, 0, 1, 0
+        if node == 0 and tail != INTERNAL:  # the root never changes
+            return CORRUPT
         if node != 0:
-            if lshr(begin, 32) == NO_SPACE or depth < start or depth > end or not edge_fits(ctx, edge):
+            if lshr(begin, 32) == NO_SPACE:
                 return RETRY
-            if end - start > lshr(edge, 32):
+            if end <= start or end - start > lshr(edge, 32) or not edge_fits(ctx, edge):
+                fence_acquire()
+                if ld64(a + N_VERSION) != version:
+                    return RETRY
+                put(ctx, C_BUSY_NODE, node)
+                return SUSPECT
+            if depth < start or depth > end:
                 return RETRY
             if depth < end:
                 x = get(ctx, C_EXTENTS) + (edge & M32) * LINE + (depth - start) * 8
@@ -234,20 +246,6 @@ def _on_path(ctx, node, depth):
         if row_get(ctx, k, T_NODE) == node and row_get(ctx, k, T_LO) <= depth < row_get(ctx, k, T_HI):
             return 1
         k -= 1
-    return 0
-
-
-@jit
-def is_above(ctx, node, depth, parent, parent_depth):
-    """The place is the parent's own or lies above it."""
-    if node == parent:
-        return 1 if depth <= parent_depth else 0
-    for _ in range(CLIMB):
-        parent = parent_of(ctx, node_at(ctx, parent))
-        if parent == 0:
-            return 0
-        if parent == node:
-            return 1
     return 0
 
 

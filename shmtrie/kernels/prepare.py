@@ -12,6 +12,7 @@ from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.children import child_insert_private
 from shmtrie.kernels.context import (
     C_N_CUTS,
+    C_N_NODES,
     C_N_TOUCHED,
     C_REST,
     C_REST_DEPTH,
@@ -21,6 +22,7 @@ from shmtrie.kernels.context import (
     C_STATES,
     C_TOP,
     C_TOUCHED_ROOM,
+    CORRUPT,
     FULL,
     OK,
     RETRY,
@@ -39,6 +41,7 @@ from shmtrie.kernels.coverage import (
 )
 from shmtrie.kernels.edges import edge_extend, edge_length, edge_new, publish_tail
 from shmtrie.kernels.forms import cov_grow
+from shmtrie.kernels.lists import log_redo
 from shmtrie.kernels.nodes import claim_node, make_node
 from shmtrie.kernels.plan import (
     ALIAS,
@@ -71,7 +74,8 @@ from shmtrie.kernels.plan import (
     row_get,
     row_put,
 )
-from shmtrie.kernels.protocol import gate_exclusive, gate_shared, log_redo, node_at
+from shmtrie.kernels.protocol import gate_exclusive, gate_shared, node_at
+from shmtrie.kernels.sound import set_aside, sound
 from shmtrie.kernels.spaces import child_insert
 from shmtrie.kernels.split import split
 from shmtrie.kernels.transaction import reserve_lists
@@ -103,8 +107,8 @@ def _gate(ctx, node, exclusive):
 
 @jit
 def take_gates(ctx):
-    """Take the gates of all rows, from the root down; the plan is checked under each. OK, RETRY, BUSY or
-    FULL.
+    """Take the gates of all rows, from the root down; the plan is checked under each. OK, RETRY, BUSY, FULL
+    or CORRUPT.
     """
     for k in range(get(ctx, C_N_TOUCHED)):
         node, flags = row_get(ctx, k, T_NODE), row_get(ctx, k, T_FLAGS)
@@ -116,6 +120,8 @@ def take_gates(ctx):
             ld64(a + N_VERSION) != row_get(ctx, k, T_VERSION) or ld64(a + N_TAIL) != row_get(ctx, k, T_TAIL)
         ):
             return RETRY
+        if sound(ctx, node) == 0:
+            return set_aside(ctx, node)
     return OK
 
 
@@ -136,7 +142,7 @@ def reserve(ctx, n):
 
 @jit
 def split_planned(ctx):
-    """Split where the plan says so: the row is then about the prefix. OK, RETRY, BUSY or FULL."""
+    """Split where the plan says so: the row is then about the prefix. OK, RETRY, BUSY, FULL or CORRUPT."""
     node = get(ctx, C_SPLIT_NODE)
     last = get(ctx, C_N_TOUCHED) - 1
     status = gate_exclusive(ctx, node)
@@ -145,6 +151,8 @@ def split_planned(ctx):
     a = node_at(ctx, node)
     if ld64(a + N_VERSION) != row_get(ctx, last, T_VERSION) or ld64(a + N_TAIL) != row_get(ctx, last, T_TAIL):
         return RETRY
+    if sound(ctx, node) == 0:
+        return set_aside(ctx, node)
     status = split(ctx, node, get(ctx, C_SPLIT_DEPTH))
     row_put(ctx, last, T_FLAGS, row_get(ctx, last, T_FLAGS) | VERIFIED)
     return status
@@ -201,11 +209,15 @@ def enter_words(ctx, slot, local, external):
 
 @jit
 def new_nodes(ctx, slot, local, external, n):
-    """The chain of new nodes for the rest of the store, which nobody can reach yet; OK, ROWS or FULL."""
+    """The chain of new nodes for the rest of the store, which nobody can reach yet; OK, ROWS, FULL or
+    CORRUPT.
+    """
     i = get(ctx, C_REST)
     depth = get(ctx, C_REST_DEPTH)
     above = get(ctx, C_REST_NODE)
     space = lshr(ld64(node_at(ctx, above) + N_TAIL), 32)
+    if space >= get(ctx, C_N_NODES):
+        return CORRUPT
     top = 0
     while i < n:
         blocks = min(n - i, MAX_EDGE)

@@ -11,53 +11,29 @@ dead lane's record can go back or go on (see transaction.py).
 
 from __future__ import annotations
 
-from shmtrie.atomics import and64, cas64, ctz, ld32, ld64, ld64a, lshr, pause, pl64, ps64, st64, st64r
+from shmtrie.atomics import and64, cas64, ctz, ld64, ld64a, lshr, pause, pl64, ps64, st64, st64r
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.context import (
     BUSY,
-    C_BASE,
     C_BUSY_LANE,
     C_BUSY_NODE,
-    C_EXTENTS,
-    C_FULL_TABLE,
     C_LANE,
-    C_N_NODES,
     C_NODES,
     C_OPERATION,
     C_RECORD,
     C_WITHDREW,
     FULL,
     OK,
-    TABLE_LOG,
     get,
     put,
 )
 from shmtrie.kernels.hooks import Site, at
+from shmtrie.kernels.lists import pop_gate, push_gate, push_todo
 from shmtrie.layout import (
     CLAIM_OP_BITS,
-    GATE_CHUNKS,
     GATE_OWNER,
     GATE_SHARED,
-    GATES_A_CHUNK,
-    L_CHUNKS,
     L_COUNTERS,
-    L_GATES,
-    L_NCHUNKS,
-    L_NGATES,
-    L_NREDO,
-    L_NTODO,
-    L_NUNDO,
-    L_REDO,
-    L_TODO,
-    L_TODO_SCAN,
-    L_UNDO,
-    LANE_GATES,
-    LANE_LOG,
-    LANE_TODO,
-    LINE,
-    LOG_A_CHUNK,
-    LOG_CHUNKS,
-    LOG_KIND,
     M32,
     N_GATE,
     N_VERSION,
@@ -67,7 +43,6 @@ from shmtrie.layout import (
 GATE_TRIES = 16
 DRAIN_SPINS = 256  # about 10 us of pauses; a holder that is not running will not leave sooner
 OWNER_MASK = 0xFF << GATE_OWNER
-ENTRY_OFFSET = (1 << LOG_KIND) - 1  # of an entry's first word
 CLAIM_OP_MASK = (1 << CLAIM_OP_BITS) - 1
 
 
@@ -89,123 +64,6 @@ def count(ctx, counter, n):
     st64(a, pl64(a) + n)
 
 
-# ------------------------------------------------------------------------------------------------ lists
-@jit
-def _in_chunk(ctx, r, first, per_chunk, width, i):
-    """Address of entry `i` of what goes on in the chunks listed from word `first` on."""
-    line = ld32(r + L_CHUNKS + (first + i // per_chunk) * 4)
-    return get(ctx, C_EXTENTS) + line * LINE + (i % per_chunk) * width
-
-
-@inl
-def undo_entry(ctx, r, i):
-    """Address of entry `i` of the undo list."""
-    if i < LANE_LOG:
-        return r + L_UNDO + i * 24
-    return _in_chunk(ctx, r, GATE_CHUNKS, LOG_A_CHUNK, 24, i - LANE_LOG)
-
-
-@inl
-def redo_entry(ctx, r, i):
-    """Address of entry `i` of the redo list."""
-    if i < LANE_LOG:
-        return r + L_REDO + i * 24
-    return _in_chunk(ctx, r, GATE_CHUNKS + LOG_CHUNKS, LOG_A_CHUNK, 24, i - LANE_LOG)
-
-
-@inl
-def gate_entry(ctx, r, i):
-    """Address of entry `i` of the gate list."""
-    if i < LANE_GATES:
-        return r + L_GATES + i * 8
-    return _in_chunk(ctx, r, 0, GATES_A_CHUNK, 8, i - LANE_GATES)
-
-
-@inl
-def _fill(ctx, e, kind, address, old, new):
-    """Write one entry of either log; it counts once the list's length says so."""
-    st64(e, (kind << LOG_KIND) | (address - get(ctx, C_BASE)))
-    st64(e + 8, old)
-    st64(e + 16, new)
-
-
-@inl
-def log_undo(ctx, kind, address, old, new):
-    """Announce a change; OK or FULL. The change itself comes after."""
-    r = get(ctx, C_RECORD)
-    n = pl64(r + L_NUNDO)
-    if n >= LANE_LOG and n >= LANE_LOG + pl64(r + L_NCHUNKS + 8) * LOG_A_CHUNK:
-        put(ctx, C_FULL_TABLE, TABLE_LOG)
-        return FULL
-    e = undo_entry(ctx, r, n)
-    _fill(ctx, e, kind, address, old, new)
-    # release: a recoverer that sees the length sees the entry
-    st64r(r + L_NUNDO, n + 1)
-    at(ctx, Site.UNDO_LOGGED)
-    return OK
-
-
-@inl
-def pop_undo(ctx):
-    a = get(ctx, C_RECORD) + L_NUNDO
-    st64r(a, pl64(a) - 1)
-
-
-@inl
-def log_redo(ctx, kind, address, old, new):
-    """Plan a change that the commit makes; OK or FULL."""
-    r = get(ctx, C_RECORD)
-    n = pl64(r + L_NREDO)
-    if n >= LANE_LOG and n >= LANE_LOG + pl64(r + L_NCHUNKS + 16) * LOG_A_CHUNK:
-        put(ctx, C_FULL_TABLE, TABLE_LOG)
-        return FULL
-    e = redo_entry(ctx, r, n)
-    _fill(ctx, e, kind, address, old, new)
-    st64r(r + L_NREDO, n + 1)
-    return OK
-
-
-@jit
-def push_todo(ctx, node):
-    """Remember a node whose reclaim test has to come later. A full list stands for all nodes: they are then
-    tested one after the other, from the highest id down.
-    """
-    r = get(ctx, C_RECORD)
-    n = pl64(r + L_NTODO)
-    for k in range(n):
-        if pl64(r + L_TODO + k * 8) == node:
-            return
-    if n < LANE_TODO:
-        st64(r + L_TODO + n * 8, node)
-        st64r(r + L_NTODO, n + 1)
-    else:
-        st64r(r + L_TODO_SCAN, get(ctx, C_N_NODES))
-
-
-@inl
-def has_todo(ctx):
-    r = get(ctx, C_RECORD)
-    return pl64(r + L_NTODO) + pl64(r + L_TODO_SCAN) != 0
-
-
-@inl
-def _push_gate(ctx, node):
-    r = get(ctx, C_RECORD)
-    n = pl64(r + L_NGATES)
-    if n >= LANE_GATES and n >= LANE_GATES + pl64(r + L_NCHUNKS) * GATES_A_CHUNK:
-        put(ctx, C_FULL_TABLE, TABLE_LOG)
-        return FULL
-    st64(gate_entry(ctx, r, n), node)
-    st64r(r + L_NGATES, n + 1)
-    return OK
-
-
-@inl
-def _pop_gate(ctx):
-    a = get(ctx, C_RECORD) + L_NGATES
-    st64r(a, pl64(a) - 1)
-
-
 # ------------------------------------------------------------------------------------------------ gates
 @jit
 def gate_shared(ctx, node):
@@ -221,7 +79,7 @@ def gate_shared(ctx, node):
     w = ld64(a)
     if (w & bit) != 0 or ((w >> GATE_OWNER) & 0xFF) == me + 1:
         return OK
-    if _push_gate(ctx, node) != OK:
+    if push_gate(ctx, node) != OK:
         return FULL
     for _ in range(GATE_TRIES):
         w = ld64(a)
@@ -234,7 +92,7 @@ def gate_shared(ctx, node):
             put(ctx, C_BUSY_LANE, owner - 1)
         pause()
     put(ctx, C_BUSY_NODE, node)
-    _pop_gate(ctx)
+    pop_gate(ctx)
     return BUSY
 
 
@@ -254,7 +112,7 @@ def gate_exclusive(ctx, node):
     if ((w >> GATE_OWNER) & 0xFF) == me + 1:
         return OK
     listed = w & bit
-    if listed == 0 and _push_gate(ctx, node) != OK:
+    if listed == 0 and push_gate(ctx, node) != OK:
         return FULL
     taken = 0
     for _ in range(GATE_TRIES):
@@ -284,7 +142,7 @@ def gate_exclusive(ctx, node):
     put(ctx, C_BUSY_NODE, node)
     put(ctx, C_WITHDREW, taken)
     if listed == 0:
-        _pop_gate(ctx)
+        pop_gate(ctx)
     return BUSY
 
 

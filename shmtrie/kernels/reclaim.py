@@ -11,16 +11,18 @@ from __future__ import annotations
 from shmtrie.atomics import ld32, ld64, lshr, pl64, st64, st64r
 from shmtrie.kernels.aliases import aliases_free_later, directory_fits
 from shmtrie.kernels.build import jit
-from shmtrie.kernels.children import child_count, first_hash
+from shmtrie.kernels.children import child_count, entry_of, first_hash
 from shmtrie.kernels.context import (
     C_BUSY_LANE,
     C_BUSY_NODE,
     C_FULL_TABLE,
+    C_N_NODES,
     C_NODE_CLAIMS,
     C_RECORD,
     C_TODO_LANE,
     C_WITHDREW,
     OK,
+    RETRY,
     get,
     put,
 )
@@ -28,7 +30,9 @@ from shmtrie.kernels.coverage import cov_max
 from shmtrie.kernels.edges import edge_copy
 from shmtrie.kernels.extents import free_later
 from shmtrie.kernels.hooks import Site, at
-from shmtrie.kernels.protocol import count, gate_exclusive, log_redo, node_at, push_todo
+from shmtrie.kernels.lists import log_redo, push_todo, todo_length
+from shmtrie.kernels.protocol import count, gate_exclusive, node_at
+from shmtrie.kernels.sound import mark, set_aside
 from shmtrie.kernels.spaces import child_lock
 from shmtrie.kernels.spans import class_of, extent_lines, line_at
 from shmtrie.kernels.transaction import commit, needs_test, release, undo_all
@@ -106,7 +110,7 @@ def _thin_aliases(ctx, a):
 
 @jit
 def tidy_held(ctx, node):
-    """Truncate or reclaim a node whose gate is held exclusively (and which nobody changes).
+    """Truncate or reclaim a sound node whose gate is held exclusively (and which nobody changes).
 
     Notes
     -----
@@ -128,11 +132,14 @@ def tidy_held(ctx, node):
     _thin_aliases(ctx, a)
     claim_at = get(ctx, C_NODE_CLAIMS) + node * 4
     claim = ld32(claim_at)
-    status, word_at = child_lock(ctx, space, first_hash(ctx, a), node)
-    if status != OK:
+    word_at, entry = entry_of(ctx, space, first_hash(ctx, a), node)
+    if word_at == 0:  # a node hangs by one entry as long as it lives, and nobody else can take that out now
+        mark(ctx, a)
+        return
+    if child_lock(ctx, space, word_at, entry) != OK:
         put(ctx, C_TODO_LANE, get(ctx, C_BUSY_LANE) + 1)
         return
-    log_redo(ctx, LOG_UNLINK, word_at, ld64(word_at), space)
+    log_redo(ctx, LOG_UNLINK, word_at, entry, space)
     free_later(ctx, ld64(a + N_EDGE) & M32)
     head = ld64(a + N_COVERAGE)
     if head != 0:
@@ -152,7 +159,8 @@ def _tidy(ctx, node):
         put(ctx, C_TODO_LANE, get(ctx, C_BUSY_LANE) + 1)
         # The holder tests when it lets go. But who tried and withdrew may have made it leave the node to us.
         return get(ctx, C_WITHDREW)
-    tidy_held(ctx, node)
+    if set_aside(ctx, node) == RETRY:
+        tidy_held(ctx, node)
     release(ctx)
     return needs_test(ctx, node)
 
@@ -160,7 +168,7 @@ def _tidy(ctx, node):
 @jit
 def _work_scan(ctx, r):
     """Test the next node ids of a scan that a full list has made necessary."""
-    left = pl64(r + L_TODO_SCAN)
+    left = min(max(pl64(r + L_TODO_SCAN), 0), get(ctx, C_N_NODES))
     stop = max(left - SCAN_STEP, 0)
     node = left
     while node > stop:
@@ -185,12 +193,12 @@ def work_todo(ctx):
     # what the operation has to say of itself is not about these nodes
     lane, busy, table = get(ctx, C_BUSY_LANE), get(ctx, C_BUSY_NODE), get(ctx, C_FULL_TABLE)
     put(ctx, C_TODO_LANE, 0)
-    k = pl64(r + L_NTODO) - 1
+    k = todo_length(r) - 1
     while k >= 0:
         if _tidy(ctx, ld64(r + L_TODO + k * 8)) != 0:
             k -= 1
             continue
-        last = pl64(r + L_NTODO) - 1
+        last = max(todo_length(r) - 1, 0)
         st64(r + L_TODO + k * 8, ld64(r + L_TODO + last * 8))
         st64r(r + L_NTODO, last)
         if k >= last:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from shmtrie.atomics import ld64, pl64, st64r
 from shmtrie.kernels.build import entry, jit
-from shmtrie.kernels.context import C_BASE, C_LANE, C_OPERATION, C_RECORD, OK, get, put
+from shmtrie.kernels.context import C_BASE, C_LANE, C_N_NODES, C_OPERATION, C_RECORD, OK, get, put
 from shmtrie.kernels.hooks import Site, at
+from shmtrie.kernels.lists import is_child_word
 from shmtrie.kernels.protocol import count, node_at
 from shmtrie.kernels.reclaim import work_todo
 from shmtrie.kernels.spaces import space_unlock
@@ -24,6 +25,7 @@ from shmtrie.layout import (
     L_SPACE_COUNT,
     L_SPACE_ENTRY,
     L_SPACE_VALUE,
+    M31,
     N_COUNT,
     PHASE_IDLE,
     PHASE_REDO,
@@ -44,16 +46,18 @@ def settle_space(ctx):
     if change == 0:
         return
     space = pl64(r + L_SPACE)
-    if (ld64(node_at(ctx, space) + N_COUNT) >> 32) == get(ctx, C_LANE) + 1:
+    is_held = 0 <= space < get(ctx, C_N_NODES)
+    if is_held and (ld64(node_at(ctx, space) + N_COUNT) >> 32) == get(ctx, C_LANE) + 1:
         if change < 0 and (pl64(r + L_PHASE) & 0xFF) == PHASE_REDO:
             return
-        is_in = ld64(get(ctx, C_BASE) + pl64(r + L_SPACE_ENTRY)) == pl64(r + L_SPACE_VALUE)
+        entry_at = get(ctx, C_BASE) + pl64(r + L_SPACE_ENTRY)
+        is_in = is_child_word(ctx, entry_at) and ld64(entry_at) == pl64(r + L_SPACE_VALUE)
         n = pl64(r + L_SPACE_COUNT)
         if change > 0:
             n += 1 if is_in else 0
         else:
             n -= 0 if is_in else 1
-        space_unlock(ctx, space, n)
+        space_unlock(ctx, space, n & M31)
     st64r(r + L_SPACE_CHANGE, 0)
     at(ctx, Site.SPACE_SETTLED)
 

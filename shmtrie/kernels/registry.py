@@ -62,7 +62,8 @@ def slot_owner(state):
 def registry_find(ctx, worker_id, dp_rank):
     """Slot of an ACTIVE rank, or -1."""
     high = ld64(get(ctx, C_HEADER_EPOCH) - H_EPOCH + H_SLOTS_HIGH)
-    for slot in range(min(high, get(ctx, C_N_SLOTS))):
+    slots = get(ctx, C_N_SLOTS)
+    for slot in range(high if 0 <= high <= slots else slots):
         r = get(ctx, C_RECORDS) + slot * 16
         if (
             pl64(r) == worker_id

@@ -11,19 +11,20 @@ from shmtrie.atomics import fence_acquire, ld32, ld64, ld64a, lshr, pl64
 from shmtrie.kernels.aliases import alias_drop, own_hash
 from shmtrie.kernels.build import jit
 from shmtrie.kernels.children import child_count
-from shmtrie.kernels.context import BUSY, C_HEADER_EPOCH, C_MINE, HOLE, OK, RETRY, get
+from shmtrie.kernels.context import BUSY, C_MINE, CORRUPT, HOLE, OK, RETRY, get
 from shmtrie.kernels.coverage import cov_find, log_blocks, log_word, without, word_begin, word_blocks
 from shmtrie.kernels.edges import edge_fits, edge_length
 from shmtrie.kernels.hooks import Site, at
+from shmtrie.kernels.lists import has_todo
+from shmtrie.kernels.nodes import nodes_high
 from shmtrie.kernels.places import HOPS, own_word, reached_suffix
-from shmtrie.kernels.protocol import gate_exclusive, gate_shared, has_todo, node_at
+from shmtrie.kernels.protocol import gate_exclusive, gate_shared, node_at
 from shmtrie.kernels.reclaim import tidy_held, work_todo
 from shmtrie.kernels.resolve import resolve, scrub
+from shmtrie.kernels.sound import set_aside, sound
 from shmtrie.kernels.transaction import commit, release
 from shmtrie.layout import (
     COV_ALIAS,
-    H_EPOCH,
-    H_NODES_HIGH,
     M12,
     M31,
     M32,
@@ -66,9 +67,13 @@ def cut(ctx, slot, node, depth, top, exact):
     at(ctx, Site.REMOVE_GATED)
     begin, end = ld64(a + N_START), ld64(a + N_TAIL) & M31
     start = begin & M32
-    if lshr(begin, 32) == NO_SPACE or not edge_fits(ctx, ld64(a + N_EDGE)):
+    if lshr(begin, 32) == NO_SPACE:
         release(ctx)
         return OK
+    if sound(ctx, node) == 0:  # counts as not there: nobody will see what the rank has in it
+        status = set_aside(ctx, node)
+        release(ctx)
+        return OK if status == CORRUPT else status
     if top >= end:
         release(ctx)
         return RETRY
@@ -151,7 +156,7 @@ def sweep(ctx, slot, begin):
     A word that reaches beyond its node's end sends the pass along the suffix chain: a split may have copied
     it into a node whose id is already past (M12). BUSY: call again with the id that came back.
     """
-    high = ld64(get(ctx, C_HEADER_EPOCH) - H_EPOCH + H_NODES_HIGH)
+    high = nodes_high(ctx)
     for node in range(begin, high):
         a = node_at(ctx, node)
         low = own_word(ctx, a, slot)

@@ -12,7 +12,6 @@ from shmtrie.kernels.aliases import alias_find
 from shmtrie.kernels.build import entry, inl, jit
 from shmtrie.kernels.context import (
     C_EXTENTS,
-    C_HEADER_EPOCH,
     C_N_LINES,
     C_N_NODES,
     C_N_SLOTS,
@@ -22,13 +21,12 @@ from shmtrie.kernels.context import (
 )
 from shmtrie.kernels.coverage import cov_find, head_fits, head_form, head_words, word_cutoff
 from shmtrie.kernels.edges import edge_fits
+from shmtrie.kernels.nodes import nodes_high
 from shmtrie.layout import (
     ALIAS_LINES,
     COV_ALIAS,
     COV_SLOT,
     FORM_LIST,
-    H_EPOCH,
-    H_NODES_HIGH,
     INLINE_WORDS,
     LINE,
     M31,
@@ -117,8 +115,7 @@ def list_nodes(ctx, rows, room):
     for k in range(R_WIDTH):  # depth 0, space 0
         ps64(rows + k * 8, 0)
     n = 1
-    high = min(ld64(get(ctx, C_HEADER_EPOCH) - H_EPOCH + H_NODES_HIGH), get(ctx, C_N_NODES))
-    for node in range(1, high):
+    for node in range(1, nodes_high(ctx)):
         if n >= room:
             break
         if ld32(get(ctx, C_NODE_CLAIMS) + node * 4) != 0:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from shmtrie.atomics import cas64, ld64, pause, pl64, st64, st64r
 from shmtrie.kernels.build import inl, jit
-from shmtrie.kernels.children import child_find, child_hash, child_tag, entry_of, free_word
+from shmtrie.kernels.children import child_find, child_hash, child_tag, free_word
 from shmtrie.kernels.context import (
     BUSY,
     C_BASE,
@@ -27,7 +27,8 @@ from shmtrie.kernels.context import (
     put,
 )
 from shmtrie.kernels.hooks import Site, at
-from shmtrie.kernels.protocol import bump_generation, log_undo, node_at, pop_undo
+from shmtrie.kernels.lists import log_undo, pop_undo
+from shmtrie.kernels.protocol import bump_generation, node_at
 from shmtrie.layout import (
     L_SPACE,
     L_SPACE_CHANGE,
@@ -35,6 +36,7 @@ from shmtrie.layout import (
     L_SPACE_ENTRY,
     L_SPACE_VALUE,
     LOG_CHILD,
+    M31,
     M32,
     N_COUNT,
     N_START,
@@ -128,16 +130,14 @@ def end_life(a):
 
 
 @jit
-def child_lock(ctx, space, local, node):
-    """Lock a live space in order to take a child out: (OK, address of its entry) or (BUSY, 0).
+def child_lock(ctx, space, word_at, entry):
+    """Lock a live space in order to take the child with this entry out: OK or BUSY.
 
     Notes
     -----
     The section is ended by `child_unlink`. Crash in between: `settle_space` opens the lock with the old
     count.
     """
-    h = child_hash(get(ctx, C_SEED), space, local)
-    entry = child_tag(h) | node
     count_at = node_at(ctx, space) + N_COUNT
     me = (get(ctx, C_LANE) + 1) << 32
     word = 0
@@ -146,15 +146,12 @@ def child_lock(ctx, space, local, node):
         if (word >> 32) != 0:
             pause()
             continue
-        word_at = entry_of(ctx, h, entry)
-        if word_at == 0:
-            break
         _note(ctx, space, word, word_at, entry, -1)
         if cas64(count_at, word, word | me) != 0:
             at(ctx, Site.SPACE_LOCKED)
-            return OK, word_at
+            return OK
         st64r(get(ctx, C_RECORD) + L_SPACE_CHANGE, 0)
-    return _busy_space(ctx, word, space), 0
+    return _busy_space(ctx, word, space)
 
 
 @jit
@@ -174,4 +171,4 @@ def child_unlink(ctx, space, word_at, entry):
     at(ctx, Site.CHILD_REMOVED)
     end_life(node_at(ctx, entry & M32))
     at(ctx, Site.NODE_ENDED)
-    space_unlock(ctx, space, pl64(get(ctx, C_RECORD) + L_SPACE_COUNT) - 1)
+    space_unlock(ctx, space, max((pl64(get(ctx, C_RECORD) + L_SPACE_COUNT) & M31) - 1, 0))

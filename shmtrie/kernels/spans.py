@@ -27,7 +27,8 @@ from shmtrie.kernels.context import (
     put,
 )
 from shmtrie.kernels.hooks import Site, at
-from shmtrie.kernels.protocol import ENTRY_OFFSET, claim_value, log_undo, pop_undo, undo_entry
+from shmtrie.kernels.lists import ENTRY_OFFSET, UNDO, listed, log_undo, pop_undo, undo_entry
+from shmtrie.kernels.protocol import claim_value
 from shmtrie.layout import (
     CLASS_OF,
     CLASS_SIZES,
@@ -148,7 +149,7 @@ def turn_span(ctx, span, size, keep):
         pop_undo(ctx)
         return 0
     if old > SPAN_LINES:
-        _let_tails_go(ctx, span, old // SPAN_LINES)
+        _let_tails_go(ctx, span, min(old // SPAN_LINES, get(ctx, C_N_SPANS) - span))
     turn = (lshr(word, SPAN_TURN) + 1) << SPAN_TURN
     st64(word_at + 8, 0)
     if keep != 0 and log_undo(ctx, LOG_CAS64, word_at, turn, size | turn) != OK:
@@ -165,9 +166,12 @@ def turn_span(ctx, span, size, keep):
 def _take_back(ctx, mark):
     """Undo the newest entries down to `mark`, all of them turns of spans."""
     r = get(ctx, C_RECORD)
-    while pl64(r + L_NUNDO) > mark:
+    spans = get(ctx, C_SPANS)
+    for _ in range(listed(r, UNDO, pl64(r + L_NUNDO)) - mark):
         e = undo_entry(ctx, r, pl64(r + L_NUNDO) - 1)
-        cas64(get(ctx, C_BASE) + (ld64(e) & ENTRY_OFFSET), ld64(e + 16), ld64(e + 8))
+        word_at = get(ctx, C_BASE) + (ld64(e) & ENTRY_OFFSET) if e != 0 else 0
+        if spans <= word_at < spans + get(ctx, C_N_SPANS) * SPAN_BYTES and (word_at & 7) == 0:
+            cas64(word_at, ld64(e + 16), ld64(e + 8))
         pop_undo(ctx)
 
 

@@ -11,8 +11,10 @@ from shmtrie.kernels.edges import edge_copy, edge_new
 from shmtrie.kernels.extents import free_later
 from shmtrie.kernels.forms import cov_split
 from shmtrie.kernels.hooks import Site, at
+from shmtrie.kernels.lists import log_redo, log_undo
 from shmtrie.kernels.nodes import claim_node, make_node
-from shmtrie.kernels.protocol import count, gate_exclusive, log_redo, log_undo, node_at
+from shmtrie.kernels.protocol import count, node_at
+from shmtrie.kernels.sound import set_aside
 from shmtrie.kernels.spans import class_of, extent_lines, line_at
 from shmtrie.kernels.transaction import commit, release, reserve_lists, undo_all
 from shmtrie.layout import (
@@ -124,16 +126,17 @@ def split(ctx, node, depth):
 
 @jit
 def split_apart(ctx, node, depth):
-    """A split as an operation of its own; OK, RETRY (the node does not reach over `depth`), BUSY or FULL.
+    """A split as an operation of its own; OK, RETRY (the node does not reach over `depth`), BUSY, FULL or
+    CORRUPT.
 
     Nothing is open before it and after it. Crash: as in `split`.
     """
-    status = gate_exclusive(ctx, node)
-    if status != OK:
+    status = set_aside(ctx, node)
+    if status != RETRY:
+        release(ctx)
         return status
     a = node_at(ctx, node)
     begin = ld64(a + N_START)
-    status = RETRY
     if lshr(begin, 32) != NO_SPACE and (begin & M32) < depth < (ld64(a + N_TAIL) & M31):
         status = split(ctx, node, depth)
     release(ctx)

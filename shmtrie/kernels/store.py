@@ -14,6 +14,7 @@ from shmtrie.kernels.build import jit
 from shmtrie.kernels.context import (
     BAD_SEQUENCE,
     BUSY,
+    C_BUSY_NODE,
     C_EXACT,
     C_HOLES,
     C_N_CUTS,
@@ -31,6 +32,7 @@ from shmtrie.kernels.context import (
     NO_PARENT,
     OK,
     RETRY,
+    SUSPECT,
     get,
     put,
 )
@@ -38,6 +40,7 @@ from shmtrie.kernels.coverage import cov_max_mine, cut_short, word_begin, word_b
 from shmtrie.kernels.cuts import take_cuts
 from shmtrie.kernels.edges import edge_length
 from shmtrie.kernels.hooks import Site, at
+from shmtrie.kernels.lists import has_todo
 from shmtrie.kernels.lookup import mix
 from shmtrie.kernels.plan import (
     ALIAS,
@@ -69,9 +72,10 @@ from shmtrie.kernels.prepare import (
     split_planned,
     take_gates,
 )
-from shmtrie.kernels.protocol import count, has_todo, node_at
+from shmtrie.kernels.protocol import count, node_at
 from shmtrie.kernels.reclaim import work_todo
 from shmtrie.kernels.resolve import enter, resolve, scrub
+from shmtrie.kernels.sound import set_aside
 from shmtrie.kernels.split import split_apart
 from shmtrie.kernels.transaction import commit, release, undo_all
 from shmtrie.layout import COUNTERS, COV_ALIAS, M12, M31, M32, N_START
@@ -199,7 +203,8 @@ def _execute(ctx, slot, above, above_depth, local, external, n):
 
 @jit
 def store(ctx, slot, has_parent, parent, local, external, n):
-    """Apply one store event of a rank; OK, NO_PARENT, BAD_SEQUENCE, FULL, BUSY, ROWS or GROW_ALIASES.
+    """Apply one store event of a rank; OK, NO_PARENT, BAD_SEQUENCE, FULL, BUSY, CORRUPT, ROWS or
+    GROW_ALIASES.
 
     Unless it is OK nothing has changed.
 
@@ -232,6 +237,9 @@ def store(ctx, slot, has_parent, parent, local, external, n):
         if n == 0:
             return OK
         status = plan_path(ctx, slot, above, above_depth + 1, local, external, n)
+        if status == SUSPECT:
+            status = set_aside(ctx, get(ctx, C_BUSY_NODE))
+            release(ctx)
         if status == OK:
             status = find_moved(ctx, slot, above, above_depth, external, n)
         at(ctx, Site.STORE_PLANNED)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from shmtrie.atomics import add64, cas32, cas64, fence_full, ld32, ld64, ld64s, lshr, pl64, st32, st64, st64r
 from shmtrie.kernels.build import inl, jit
-from shmtrie.kernels.children import child_count, first_hash, space_owner
+from shmtrie.kernels.children import child_count, space_owner
 from shmtrie.kernels.context import (
     C_BASE,
     C_CLAIMS,
@@ -34,18 +34,22 @@ from shmtrie.kernels.context import (
 from shmtrie.kernels.coverage import cov_max
 from shmtrie.kernels.extents import claim_lines, free_claim
 from shmtrie.kernels.hooks import Site, at
-from shmtrie.kernels.protocol import (
+from shmtrie.kernels.lists import (
     ENTRY_OFFSET,
-    bump,
-    claim_value,
-    gate_drop,
+    GATES,
+    N_KINDS,
+    REDO,
+    UNDO,
+    entry_fits,
     gate_entry,
-    node_at,
+    is_child,
+    listed,
     pop_undo,
     push_todo,
     redo_entry,
     undo_entry,
 )
+from shmtrie.kernels.protocol import bump, claim_value, gate_drop, node_at
 from shmtrie.kernels.spaces import child_lock, child_unlink, end_life
 from shmtrie.layout import (
     CHUNK_LINES,
@@ -75,6 +79,7 @@ from shmtrie.layout import (
     LOG_UNLINK,
     M31,
     M32,
+    N_QUARANTINED,
     N_START,
     N_TAIL,
     NO_SPACE,
@@ -90,6 +95,16 @@ def _set_phase(ctx, phase):
     st64r(get(ctx, C_RECORD) + L_PHASE, phase | (get(ctx, C_OPERATION) << 8))
 
 
+@jit
+def _empty_lists(r):
+    for k in range(3):
+        st64(r + L_NCHUNKS + k * 8, 0)
+    st64(r + L_NGATES, 0)
+    st64(r + L_NUNDO, 0)
+    st64(r + L_NREDO, 0)
+    st64(r + L_REDO_AT, 0)
+
+
 @inl
 def begin(ctx):
     """Start an operation: the operation counter becomes odd.
@@ -100,6 +115,11 @@ def begin(ctx):
     """
     r = get(ctx, C_RECORD)
     op = add64(r + L_OP, 1) + 1
+    # both only after damage: every operation leaves its lists empty and the counter even
+    if (op & 1) == 0:
+        op = add64(r + L_OP, 1) + 1
+    if (pl64(r + L_NGATES) | pl64(r + L_NUNDO) | pl64(r + L_NREDO) | pl64(r + L_REDO_AT)) != 0:
+        _empty_lists(r)
     put(ctx, C_OPERATION, op >> 1)
     _set_phase(ctx, PHASE_UNDO)
     at(ctx, Site.OPERATION_BEGUN)
@@ -126,20 +146,22 @@ def is_retired(ctx):
 @jit
 def undo_one(ctx, kind, address, old, new):
     """Take back one entry of an undo list; OK, or BUSY at a space lock."""
+    if kind == LOG_CAS32:
+        free_claim(ctx, address, new)
+        return OK
+    if not entry_fits(ctx, kind, address):
+        return OK
     if kind == LOG_CAS64:
         cas64(address, new, old)
-    elif kind == LOG_CAS32:
-        free_claim(ctx, address, new)
     elif kind == LOG_BUMP:
         bump(address)
     elif kind == LOG_NODE:
         end_life(address)
-    elif kind == LOG_CHILD and ld64(address) == new:
-        node = new & M32
-        status, word_at = child_lock(ctx, old, first_hash(ctx, node_at(ctx, node)), node)
+    elif kind == LOG_CHILD and is_child(ctx, old, new) and ld64(address) == new:
+        status = child_lock(ctx, old, address, new)
         if status != OK:
             return status
-        child_unlink(ctx, old, word_at, new)
+        child_unlink(ctx, old, address, new)
     return OK
 
 
@@ -154,18 +176,20 @@ def undo_all(ctx):
     Crash at any line: the recoverer goes on with the same entry.
     """
     r = get(ctx, C_RECORD)
-    n = pl64(r + L_NUNDO)
+    n = listed(r, UNDO, pl64(r + L_NUNDO))
     while n > 0:
         e = undo_entry(ctx, r, n - 1)
-        word = ld64(e)
-        status = undo_one(
-            ctx, lshr(word, LOG_KIND), get(ctx, C_BASE) + (word & ENTRY_OFFSET), ld64(e + 8), ld64(e + 16)
-        )
-        if status != OK:
-            return status
+        if e != 0:
+            word = ld64(e)
+            status = undo_one(
+                ctx, lshr(word, LOG_KIND), get(ctx, C_BASE) + (word & ENTRY_OFFSET), ld64(e + 8), ld64(e + 16)
+            )
+            if status != OK:
+                return status
         n -= 1
         st64r(r + L_NUNDO, n)
         at(ctx, Site.UNDO_DONE)
+    st64(r + L_NUNDO, 0)
     st64(r + L_NREDO, 0)
     return OK
 
@@ -174,20 +198,24 @@ def undo_all(ctx):
 def redo_all(ctx):
     """Carry out the redo list from where it stands (the record says REDO)."""
     r = get(ctx, C_RECORD)
-    n = pl64(r + L_NREDO)
-    k = pl64(r + L_REDO_AT)
+    n = listed(r, REDO, pl64(r + L_NREDO))
+    k = max(pl64(r + L_REDO_AT), 0)
     while k < n:
         e = redo_entry(ctx, r, k)
+        if e == 0:
+            break
         word = ld64(e)
         kind, address = lshr(word, LOG_KIND), get(ctx, C_BASE) + (word & ENTRY_OFFSET)
         old, new = ld64(e + 8), ld64(e + 16)
+        if not entry_fits(ctx, kind, address):
+            kind = N_KINDS
         if kind == LOG_CAS64:
             cas64(address, old, new)
         elif kind == LOG_CAS32:
             cas32(address, old, new)
         elif kind == LOG_BUMP:
             bump(address)
-        elif kind == LOG_UNLINK:
+        elif kind == LOG_UNLINK and is_child(ctx, new, old):
             child_unlink(ctx, new, address, old)
             # The parent is tried next, and has to be on the list before this entry counts as done: who
             # finishes a dead lane's record knows of it from here alone. The count is down before the owner is
@@ -229,7 +257,9 @@ def needs_test(ctx, node):
     begin = ld64(a + N_START)
     if lshr(begin, 32) == NO_SPACE or ld32(get(ctx, C_NODE_CLAIMS) + node * 4) == 0:
         return 0
-    return 1 if cov_max(ctx, a) < (ld64(a + N_TAIL) & M31) - (begin & M32) else 0
+    if cov_max(ctx, a) >= (ld64(a + N_TAIL) & M31) - (begin & M32):
+        return 0
+    return 1 if ld64(a + N_QUARANTINED) == 0 else 0
 
 
 @inl
@@ -253,6 +283,8 @@ def reserve_lists(ctx, gates, undo, redo):
         if k > 0:
             need, base, per_chunk, most = (undo if k == 1 else redo), LANE_LOG, LOG_A_CHUNK, LOG_CHUNKS
         have = pl64(r + L_NCHUNKS + k * 8)
+        if have < 0:
+            return FULL
         while base + have * per_chunk < need:
             line = claim_lines(ctx, CHUNK_LINES) if have < most else 0
             if line == 0:
@@ -268,7 +300,8 @@ def reserve_lists(ctx, gates, undo, redo):
 def _free_chunks(ctx, r):
     value = claim_value(ctx)
     for k in range(3):
-        for i in range(pl64(r + L_NCHUNKS + k * 8)):
+        most = GATE_CHUNKS if k == GATES else LOG_CHUNKS
+        for i in range(min(pl64(r + L_NCHUNKS + k * 8), most)):
             free_claim(ctx, get(ctx, C_CLAIMS) + ld32(_chunk_word(r, k, i)) * 4, value)
         st64r(r + L_NCHUNKS + k * 8, 0)
 
@@ -286,15 +319,20 @@ def release(ctx):
     r = get(ctx, C_RECORD)
     _set_phase(ctx, PHASE_RELEASE)
     at(ctx, Site.RELEASE_SET)
-    n = pl64(r + L_NGATES)
+    n = listed(r, GATES, pl64(r + L_NGATES))
+    nodes = get(ctx, C_N_NODES)
     for k in range(n):
-        gate_drop(ctx, ld64(gate_entry(ctx, r, n - 1 - k)))
+        e = gate_entry(ctx, r, n - 1 - k)
+        node = ld64(e) if e != 0 else -1
+        if 0 <= node < nodes:
+            gate_drop(ctx, node)
         at(ctx, Site.GATE_DROPPED)
     # store-load: our gates are gone before the words are read; a lane that found one taken cleared its word
     # before it looked
     fence_full()
     for k in range(n):
-        node = ld64(gate_entry(ctx, r, k))
+        e = gate_entry(ctx, r, k)
+        node = ld64(e) if e != 0 else -1
         if needs_test(ctx, node) != 0:
             push_todo(ctx, node)
     st64r(r + L_NGATES, 0)

@@ -273,6 +273,7 @@ class Contest:
         tree = Tree(self.index.segment)
         expect(not tree.nodes, "nodes left in an empty index:", list(tree.nodes.values()))
         expect(footprint(self.index) == self._empty, "not empty:", footprint(self.index), self._empty)
+        expect(self.index.stats().quarantined == 0, "a healthy node was set aside")
         return self.totals
 
 

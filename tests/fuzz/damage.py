@@ -82,7 +82,8 @@ class Target:
         self.entries = np.flatnonzero(segment.view("children").reshape(-1))
         self.claims = np.flatnonzero(segment.view("line_claims"))
         self.spans = np.flatnonzero(segment.view("spans")["word"])
-        self.slots = np.flatnonzero(segment.view("rank_states")["state"])
+        self.states = segment.view("rank_states").copy()
+        self.slots = np.flatnonzero(self.states["state"])
         self.lanes = segment.view("lanes").copy()
         self.words = np.frombuffer(bytes(segment.mapping), np.uint64)
         heads = self.nodes["coverage"][self.live]

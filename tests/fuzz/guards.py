@@ -32,6 +32,7 @@ WINDOW = 1 << addresses.WINDOW_SHIFT
 HALF = WINDOW // 2  # a section begins in the middle of its window
 ARENA = 1 << 28
 NOTHING = (1 << 62, 0)
+_BY_SLOT = ("rank_records", "rank_states")
 _NORESERVE, _FIXED, _DONTNEED = 0x4000, 0x10, 4
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -95,8 +96,10 @@ class Guards:
         places = {"header": (0, PAGE, PAGE)}
         for name in SECTIONS:
             place = segment._sections[name]
-            # u32 items are looked at sixteen at a time: the rest of the last line may be read
-            size = -(-place.n_items * place.itemsize // LINE) * LINE
+            # u32 items, and slots, are looked at sixteen at a time: the rest of the last ones, always on the
+            # same page, may be read
+            n_items = -(-place.n_items // 16) * 16 if name in _BY_SLOT else place.n_items
+            size = -(-n_items * place.itemsize // LINE) * LINE
             places[name] = (place.offset, size, -(-size // PAGE) * PAGE)
         prot = mmap.PROT_READ | (0 if read_only else mmap.PROT_WRITE)
         found = {}

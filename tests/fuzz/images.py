@@ -25,9 +25,9 @@ from tests.backends import segment_name
 from tests.fuzz.guards import GuardedSegment, Guards
 from tests.hooks import HookControl, die
 
-SMALL = Capacity(blocks=4_000, workers=48, lanes=5, nodes=160, aliases=400, extents=8 * 1024)
+SMALL = Capacity(blocks=4_000, workers=45, lanes=5, nodes=160, aliases=400, extents=8 * 1024)
 LONG = Capacity(blocks=4_000, workers=48, lanes=3, nodes=700, extents=12 * 1024)
-KINDS = {"small": SMALL, "long": LONG}
+KINDS = {"small": SMALL, "holes": SMALL, "long": LONG}
 CHAIN = list(range(1, 13))
 WIDE = list(range(301, 309))
 PATH = list(range(20_001, 20_301))  # of the long kind: 300 blocks, a node each
@@ -138,6 +138,17 @@ def _deaths(segment: Segment) -> dict[str, Callable[[Writer, Writer], None]]:
     }
 
 
+def _holes(segment: Segment) -> dict[str, Callable[[Writer, Writer], None]]:
+    """Deaths in removals that split, and in a store that moves hashes out of the middle of a rank's part."""
+    return {
+        "holes": lambda one, other: one.remove(2, [3, 102]),
+        "hole split": lambda one, other: _die_at(one, Site.REDO_DONE, 3, lambda: one.remove(16, [WIDE[1]])),
+        "hole moved": lambda one, other: _die_at(
+            one, Site.STORE_PREPARED, 1, lambda: one.store(8, None, [881, 882], [803, 807])
+        ),
+    }
+
+
 def _long(one: Writer, other: Writer) -> None:
     """A store over 300 nodes: its lists go on in extents."""
     _chain(one, 1, PATH)
@@ -150,15 +161,17 @@ def make(segment: Segment, kind: str) -> list[Image]:
     """All images of a kind, made in a segment of its capacity that is new, and again afterwards."""
     empty = bytes(segment.mapping)
     found = []
-    deaths: dict[str, Any] = _deaths(segment) if kind == "small" else {"long": _long}
+    deaths: dict[str, Any] = {"long": _long}
+    if kind != "long":
+        deaths = _deaths(segment) if kind == "small" else _holes(segment)
     for name, death in deaths.items():
         one, other, third = (Writer(segment, 0.002) for _ in range(3))
         third.store(40, None, [1, 2, 3, 45], [1, 2, 3, 45])
-        if kind == "small":
+        if kind != "long":
             fill(one, other)
         death(one, other)
         for writer in (third, other, one):
-            if not writer._closed and (name == "at rest" or writer is third):
+            if not writer._closed and (name in ("at rest", "holes") or writer is third):
                 writer.close()
             elif not writer._closed:
                 die(writer)
@@ -180,7 +193,7 @@ def make_all(names: Callable[[str], str]) -> dict[str, list[Image]]:
     found = {}
     for kind, capacity in KINDS.items():
         name = names(f"fuzz-{kind}")
-        with GuardedSegment.create(name, capacity) as segment:
+        with GuardedSegment.create(name, capacity, exact_holes=kind == "holes") as segment:
             try:
                 found[kind] = make(segment, kind)
             finally:

@@ -26,16 +26,19 @@ import numpy as np
 
 from shmtrie import addresses
 from shmtrie.kernels.build import ensure, registered
+from shmtrie.layout import PAGE
 from shmtrie.segment import Segment
 from shmtrie.shmfile import segment_path
 from tests.backends import segment_name
 from tests.fuzz import damage as d
 from tests.fuzz import images
 from tests.fuzz.guards import GuardedSegment, Guards, install
-from tests.fuzz.operations import Play, Unexpected
+from tests.fuzz.named import NAMED
+from tests.fuzz.operations import STEPS, Play, Unexpected
 
 BATCH = 400  # cases of one child
-LONG_SHARE = 0.06
+SHARES = {"small": 74, "holes": 20, "long": 6}  # of the kinds of images
+BY_NAME, PLANS = 1 << 40, 1_000  # seeds from there on are those of named damage, so many each
 
 
 class Failure(NamedTuple):
@@ -90,11 +93,22 @@ class Fuzz:
                 Segment.unlink(name)
 
     def case(self, seed: int) -> Case:
-        """Image and damage of a seed."""
+        """Image and damage of a seed; from `BY_NAME` on of the plan of a named one."""
+        if seed >= BY_NAME:
+            name, image = list(NAMED.items())[(seed - BY_NAME) // PLANS]
+            kind = "long" if image.image == "long" else "small"
+            k = [x.name for x in self.images[kind]].index(image.image)
+            found = image.damage(self.targets[kind][k])
+            return Case(kind, self.images[kind][k], [found[0]._replace(what=name), *found[1:]])
         random = Random(seed)
-        kind = "long" if random.random() < LONG_SHARE else "small"
+        kind = random.choices(list(SHARES), list(SHARES.values()))[0]
         k = random.randrange(len(self.images[kind]))
         return Case(kind, self.images[kind][k], d.damages(self.targets[kind][k], random))
+
+    def named(self, name: str, plans: int) -> range:
+        """The seeds of so many plans for a named damage."""
+        first = BY_NAME + list(NAMED).index(name) * PLANS
+        return range(first, first + plans)
 
     def seeds(self, first: int, flips: int) -> range:
         """As many seeds from the first on as damage so many words."""
@@ -122,9 +136,7 @@ class Fuzz:
             if found:
                 raise Outside(found)
             step = name
-            if name not in _NAMES:
-                _NAMES.append(name)
-            self._note[1] = _NAMES.index(name)
+            self._note[1] = STEPS.index(name)
 
         play = Play(segment, reader, case.kind, random, tell)
         try:
@@ -143,6 +155,7 @@ class Fuzz:
             )
         finally:
             play.end()
+            segment.mapping[:PAGE] = case.image.content[:PAGE]  # as another kind may be attached next
             play.index._segment = None  # type: ignore[assignment]
             del play
         return None
@@ -172,6 +185,9 @@ class Fuzz:
         while at < len(seeds):
             some = seeds[at : at + BATCH]
             self._note[0], self._note[1] = -1, 0
+            for kind, some_images in self.images.items():  # a damaged header cannot be attached
+                with open(segment_path(self.names[kind]), "r+b") as file:
+                    file.write(some_images[0].content[:PAGE])
             read, write = os.pipe()
             pid = os.fork()
             if pid == 0:
@@ -198,7 +214,7 @@ class Fuzz:
             if not os.WIFSIGNALED(status) or seed < 0:
                 raise RuntimeError(f"a child ended with status {status} before its first case or by itself")
             number = os.WTERMSIG(status)
-            kind = "hang" if number == signal.SIGALRM else "crash"
+            kind = "hang" if number in (signal.SIGPROF, signal.SIGALRM) else "crash"
             case = self.case(seed)
             what = signal.Signals(number).name
             found = self.guards.found() if addresses.CHECKED else []
@@ -206,7 +222,7 @@ class Fuzz:
                 Failure(
                     seed,
                     kind,
-                    f"step {int(self._note[1])}",
+                    STEPS[int(self._note[1])],
                     "; ".join([what, *found[:3]]),
                     [case.image.name, *(x.what for x in case.damage)],
                 )
@@ -216,7 +232,7 @@ class Fuzz:
 
     def shrink(self, failure: Failure) -> Failure:
         """The same failure with as little damage as does it."""
-        n = len(self.case(failure.seed).damage)
+        n = len(self.case(failure.seed).damage) if failure.seed < BY_NAME else 0
         for k in range(n):
             again = self.run([failure.seed], [k]) if n > 1 else []
             if again:
@@ -228,16 +244,18 @@ class Outside(Exception):
     """The checked build has seen an access outside."""
 
 
-_NAMES = ["?"]
-
-
 def main() -> None:
-    """Serve requests: {"first": seed, "flips": n} or {"seeds": [...]}, and "shown": failures to shrink."""
+    """Serve requests: {"first": seed, "flips": n}, {"seeds": [...]} or {"named": name, "plans": n}, each with
+    "shown": how many failures to shrink.
+    """
     fuzz = Fuzz()
     try:
         for line in sys.stdin:
             asked = json.loads(line)
-            seeds = asked.get("seeds") or fuzz.seeds(asked["first"], asked["flips"])
+            if "named" in asked:
+                seeds = fuzz.named(asked["named"], asked["plans"])
+            else:
+                seeds = asked.get("seeds") or fuzz.seeds(asked["first"], asked["flips"])
             begin = time.monotonic()
             failures = fuzz.run(seeds)
             answer = {

@@ -39,7 +39,7 @@ NO_PARENT_LOOK: Edit = (
     _LOOK + "            ):\n                torn = 1\n            next",
     "            ):\n                torn = 1\n            next",
 )
-_UNLINK = "    log_redo(ctx, LOG_UNLINK, word_at, ld64(word_at), space)\n"
+_UNLINK = "    log_redo(ctx, LOG_UNLINK, word_at, entry, space)\n"
 _FREE = "    log_redo(ctx, LOG_FREE, claim_at, claim, 0)\n"
 FREED_FIRST: tuple[Edit, ...] = (
     ("kernels/reclaim.py", _UNLINK + "    free_later", "    free_later"),
@@ -64,8 +64,8 @@ POPPED_FIRST: tuple[Edit, ...] = (
     ("kernels/transaction.py", _POP, ""),
     (
         "kernels/transaction.py",
-        "        word = ld64(e)\n        status = undo_one(",
-        _POP + "        word = ld64(e)\n        status = undo_one(",
+        "        if e != 0:\n            word = ld64(e)\n",
+        _POP + "        if e != 0:\n            word = ld64(e)\n",
     ),
 )
 NO_LOOK_OF_CLAIMER: Edit = (

@@ -23,6 +23,7 @@ def test_codes_are_fixed() -> None:
         "LANE_LOST": 7,
         "SEGMENT_RETIRED": 8,
         "UNSUPPORTED": 9,
+        "SEGMENT_CORRUPT": 10,
     }
 
 
@@ -35,7 +36,7 @@ def test_every_code_but_ok_has_its_exception(status: EventStatus) -> None:
     assert str(error) == "what happened"
 
 
-@pytest.mark.parametrize("status", [0, 10, -1, 255])
+@pytest.mark.parametrize("status", [0, 11, -1, 255])
 def test_no_exception_for_ok_or_unknown_codes(status: int) -> None:
     with pytest.raises(ValueError):
         exception_for(status, "")

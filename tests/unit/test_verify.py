@@ -254,6 +254,7 @@ DAMAGE: dict[str, tuple[str, Callable[[World], None]]] = {
     "epoch": ("I18", lambda w: _state(w, 2, lambda x: x + (9_999 << 32))),
     "never made": ("I19", lambda w: w.view("node_claims").__setitem__(8, 65)),
     "generation": ("I19", _node(501, "version", lambda x: x & M32)),
+    "quarantined": ("I20", _node(501, "quarantined", lambda x: 1)),
     "free node hangs": ("I19", lambda w: w.put(w.freed(), "start", 3)),
 }
 REPAIRABLE = {"nobody covers", "tail", "span used", "blocks", "dying"}
