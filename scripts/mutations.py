@@ -308,7 +308,7 @@ MUTANTS = (
     Mutant(
         "a query leaves out slots that are younger than itself",
         "kernels/find.py",
-        (("SLOT_ACTIVE and age < (1 << 31):", "SLOT_ACTIVE and age >= 0:"),),
+        (("SLOT_ACTIVE and age < (1 << 31)\n", "SLOT_ACTIVE and age >= 0\n"),),
         (READERS + "[removal of a worker]",),
     ),
 )

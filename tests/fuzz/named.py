@@ -194,7 +194,7 @@ def _header(field: str, value: int) -> Named:
     return Named("worker", lambda t: [Damage(offset(HEADER, field), value & U64, field)])
 
 
-_WILD = 1 << 40 | 8  # an offset that is nowhere
+_WILD = 1 << 38 | 8  # an offset between the header and the next section, as kernels see them
 NAMED = {
     "free node's space": Named("at rest", _free_spaces),
     "root's tail": Named("at rest", lambda t: [_node(t, 0, "tail", 5 | 7 << 32)]),
