@@ -26,6 +26,7 @@ from numba.core.registry import CPUDispatcher
 
 from shmtrie.kernels.cache import TEST_BUILD, KernelCache, find_place
 from shmtrie.kernels.cachelock import Progress, finish, mark_used, may_report, only_compiler, report_to_stderr
+from shmtrie.kernels.onepass import as_a_whole
 
 __all__ = ["TEST_BUILD", "Warmup", "centry", "ensure", "entry", "inl", "jit", "registered", "warmup"]
 
@@ -58,7 +59,10 @@ class Warmup(NamedTuple):
 
 
 def jit(function: Callable[..., Any]) -> Any:
-    """Mark a helper that is compiled into the kernels that call it; LLVM may or may not inline it."""
+    """Mark a helper that is compiled into the kernels that call it; LLVM may or may not inline it.
+
+    Alone it has no machine code (see ``onepass``): nothing but kernels may call it.
+    """
     return numba.njit(**_helper_options())(function)
 
 
@@ -162,7 +166,8 @@ class Entry(CPUDispatcher):  # type: ignore[misc]
                 cache = _cache_for(self.py_func)
                 if cache is not None:
                     self._cache = cache
-                super().compile(self._declared)
+                with as_a_whole(self.py_func.__qualname__):
+                    super().compile(self._declared)
                 self.disable_compile()
                 self.call = self.overloads[self._declared_args].entry_point
             return self.call
@@ -195,7 +200,8 @@ class CEntry:
                 cache = _cache_for(self._callback.__wrapped__)
                 if cache is not None:
                     self._callback._cache = cache
-                self._callback.compile()
+                with as_a_whole(self._callback.__wrapped__.__qualname__):
+                    self._callback.compile()
                 self.is_compiled = True
             return self._callback
 

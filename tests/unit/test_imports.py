@@ -38,7 +38,7 @@ ROW = {name: row for row, names in enumerate(ORDER) for name in names}
 PLAIN = {"errors", "layout", "workers", "scores", "event_types", "events", "arguments", "indexer", "hashing"}
 PLAIN |= {"capacity", "radix_nodes", "radix_queries", "radix_tree"}
 # The build of the kernels is no kernel.
-BUILD = {"kernels.build", "kernels.cache", "kernels.cachelock"}
+BUILD = {"kernels.build", "kernels.cache", "kernels.cachelock", "kernels.onepass"}
 # What a load or a store is.
 WORDS = {"addresses", "atomics", "vectors"}
 # Builtins: kernels that talk to Python.

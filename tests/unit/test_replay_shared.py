@@ -99,8 +99,11 @@ def running_script() -> Iterator[subprocess.Popen[bytes]]:
     """A replay that would go on for long, with its segment and its processes up."""
     command = [sys.executable, ROOT / "scripts" / "replay.py", "--requests", "20000", "--routers", "1"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    # a shell that runs tests in the background lets them ignore interrupts, which a child would inherit
+    ours = signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as script:
         try:
+            signal.signal(signal.SIGINT, ours)
             wait_for(lambda: len(children(script.pid)) == 3 or script.poll() is not None, "processes")
             assert script.poll() is None and segment(script.pid).exists()
             yield script
