@@ -9,6 +9,7 @@ removals take turns.
 
     scripts/soak.py --lanes 1 --seeds 200 --operations 500
     scripts/soak.py --lanes 2 3 4 --seeds 200 --operations 500
+    scripts/soak.py --lanes 2 3 --seeds 200 --operations 500 --exact-holes
 """
 
 from __future__ import annotations
@@ -36,17 +37,19 @@ def turn(seed: int) -> tuple[str, bool]:
     return KINDS[seed // 2 % len(KINDS)], seed % 2 == 0
 
 
-def alone(seeds: range, operations: int) -> dict[str, object]:
+def alone(seeds: range, operations: int, exact_holes: bool) -> dict[str, object]:
     """Streams of one lane in this process."""
+    backend = "shm-holes" if exact_holes else "shm"
     outcomes: Counter[tuple[str, str]] = Counter()
     for seed in seeds:
         kind, leaf_first = turn(seed)
         outcomes += run_stream(
-            BACKENDS["shm"].open,
+            BACKENDS[backend].open,
             seed,
             kind,
             leaf_first,
-            name='BACKENDS["shm"].open',
+            exact_holes,
+            name=f'BACKENDS["{backend}"].open',
             steps=operations,
             ranks=5 + seed % 4,
         )
@@ -54,14 +57,15 @@ def alone(seeds: range, operations: int) -> dict[str, object]:
     return {"lanes": 1, "seeds": len(seeds), "operations": sum(outcomes.values())}
 
 
-def together(lanes: int, seeds: range, operations: int) -> dict[str, object]:
+def together(lanes: int, seeds: range, operations: int, exact_holes: bool) -> dict[str, object]:
     """Streams of several lanes, a process each, beside a reader."""
     totals = Totals()
     with Fleet(writers=lanes, readers=1) as fleet:
         for seed in seeds:
             kind, leaf_first = turn(seed)
             how = "batch" if seed % 3 == 0 else "calls"
-            totals.add(contest(fleet, seed, kind, leaf_first, how, ROUNDS, operations // ROUNDS))
+            steps = operations // ROUNDS
+            totals.add(contest(fleet, seed, kind, leaf_first, how, ROUNDS, steps, exact_holes=exact_holes))
             _tell(f"{lanes} lanes, seed {seed}: {kind}, {totals}")
     verdict = totals.verdict
     return {
@@ -97,14 +101,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20, help="streams for each number of lanes")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--operations", type=int, default=500, help="of each lane in a stream")
+    parser.add_argument(
+        "--exact-holes", action="store_true", help="segments that keep what is behind a removed block"
+    )
     parser.add_argument("--json", action="store_true", help="report as JSON")
     options = parser.parse_args()
     seeds = range(options.first, options.first + options.seeds)
     for lanes in options.lanes:
         begin = time.monotonic()
-        report = (
-            alone(seeds, options.operations) if lanes == 1 else together(lanes, seeds, options.operations)
-        )
+        how = seeds, options.operations, options.exact_holes
+        report = alone(*how) if lanes == 1 else together(lanes, *how)
+        report["exact holes"] = options.exact_holes
         report["seconds"] = round(time.monotonic() - begin, 1)
         print(json.dumps(report) if options.json else report, flush=True)
 
