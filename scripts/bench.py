@@ -22,6 +22,8 @@ from benchlib import (
     beside,
     compiled,
     curves,
+    evictions,
+    holes,
     machine,
     memory,
     processes,
@@ -41,7 +43,10 @@ WRONG, UNUSABLE = 1, 2
 MEMORY_WORKLOADS = ("million_u", "conv_w64_g1", "million_c4", "million_c4_seeds")
 MAIN_WORKLOAD = "conv_w64_g1"
 QUICK_WORKLOADS = ("conv_w64_g1", "wide", "deep", "churn")
-PARTS = ("memory", "processes", "beside", "startup", "depth", "workers", "size", "pieces", "service")
+PARTS = (
+    *("memory", "processes", "beside", "startup", "depth", "workers", "size", "pieces"),
+    *("evictions", "holes", "service"),
+)
 QUICK_SCALE = 0.1
 
 
@@ -68,6 +73,11 @@ def steps(
         "workers": lambda: curves.workers(plan, results, say),
         "size": lambda: curves.size(plan, results, say),
         "pieces": lambda: curves.pieces(plan, results, say),
+        "evictions": lambda: evictions.measure(sources.scaled(100_000, 5_000), plan, results, say),
+        "holes": lambda: [
+            holes.measure(holes.holes(sources.scaled(20_000), share), plan, results, say)
+            for share in holes.SHARES
+        ],
         "service": lambda: service.measure(makers["synth_w64_g1"](), plan, results, say),
     }
     found: list[tuple[str, Callable[[], Any]]] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import beside, curves, memory, processes, startup
+from . import beside, curves, evictions, memory, processes, startup
 from .results import Results
 
 WORKLOADS = "workloads"
@@ -157,6 +157,11 @@ def goals() -> list[Goal]:
         found.append(
             Goal(f"a node step more in a prefix in pieces, {what}", "", mine, None, bound, "most", "ns")
         )
+    long, short = (
+        Key(evictions.SECTION, f"head-first {n}", "shmtrie exact_holes", "packed_ns") for n in (4096, 16)
+    )
+    what = "head-first with exact holes: a block of a chain of 4,096"
+    found.append(Goal(what, "of a chain of 16", long, short, 1.5, "time", "ns"))
     for what, bound in (("import, attach, first find", 1.2), ("import, attach, lane, first store", 1.6)):
         found.append(
             Goal(what, "", Key(startup.SECTION, what, "shmtrie", "seconds"), None, bound, "most", "s")

@@ -111,12 +111,12 @@ def router_event(workload: Workload, op: int) -> RouterEvent:
     return RouterEvent(int(workload.worker[op]), KvCacheEvent(op, "cleared" if data is None else data))
 
 
-def capacity(workload: Workload) -> Capacity:
+def capacity(workload: Workload, exact_holes: bool = False) -> Capacity:
     """A segment that the workload cannot fill."""
     blocks = workload.segment_blocks
     aliases = workload.event_blocks if workload.seeds else 0
     extents = int(blocks * LINES_A_BLOCK) + aliases // 4 + 64 * 1024
-    nodes = max(16_384, blocks // 3)
+    nodes = max(16_384, blocks // (2 if exact_holes else 3))
     return Capacity(blocks, workload.workers + 8, 2, nodes, aliases, extents)
 
 
@@ -124,10 +124,12 @@ class Shmtrie(BenchIndex):
     """This index: array in, result with arrays out; store and remove calls with arrays."""
 
     name = "shmtrie"
+    exact_holes: ClassVar[bool] = False
 
     def __init__(self, workload: Workload) -> None:
         self.segment = f"shmtrie-bench-{secrets.token_hex(4)}"
-        self.index = Index.create(self.segment, capacity(workload))
+        room = capacity(workload, self.exact_holes)
+        self.index = Index.create(self.segment, room, exact_holes=self.exact_holes)
         try:
             self.writer = self.index.writer()
             self.reader = Index.attach(self.segment)
@@ -154,6 +156,13 @@ class Shmtrie(BenchIndex):
             if hasattr(self, handle):
                 getattr(self, handle).close()
         Index.unlink(self.segment)
+
+
+class ShmtrieExact(Shmtrie):
+    """In a segment that keeps what is behind a removed block."""
+
+    name = "shmtrie exact_holes"
+    exact_holes = True
 
 
 class ShmtrieDict(Shmtrie):
@@ -199,11 +208,12 @@ class Tree(BenchIndex):
     """shmtrie's plain-Python RadixTree."""
 
     name = "shmtrie RadixTree"
+    exact_holes: ClassVar[bool] = False
     queries = staticmethod(local_lists)
     events = staticmethod(call_arguments)
 
     def __init__(self, workload: Workload) -> None:
-        self._tree = RadixTree()
+        self._tree = RadixTree(self.exact_holes)
         self.find = self._tree.find_matches
 
     def bind(self) -> dict[int, Callable[..., Any]]:
@@ -212,3 +222,10 @@ class Tree(BenchIndex):
     @staticmethod
     def pairs(found: Any) -> Pairs:
         return found.workers["worker_id"], found.depths
+
+
+class TreeExact(Tree):
+    """The same with exact holes."""
+
+    name = "shmtrie RadixTree exact_holes"
+    exact_holes = True

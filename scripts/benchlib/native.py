@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,18 +55,24 @@ def native_beside(binary: Path, index: str, workload: Path, rounds: int) -> dict
     }
 
 
-def native_wrong(binary: Path, index: str, workload: Path, answers: Answers) -> int:
-    """Queries that the native index answers differently from the model."""
+def native_answers(binary: Path, index: str, workload: Path) -> Iterator[tuple[Any, Any]]:
+    """What the native index answers to each query of the stream: workers, ascending, and depths."""
     out = workload.with_suffix(f".{index}.answers")
     try:
         _run(binary, index, str(workload), "--answers", str(out))
         words = np.fromfile(out, np.uint32)
     finally:
         out.unlink(missing_ok=True)
-    at = wrong = 0
-    for i in range(len(answers.offsets) - 1):
+    at = 0
+    while at < len(words):
         n = int(words[at])
         pairs = words[at + 1 : at + 1 + 2 * n].reshape(-1, 2)
-        wrong += differs(answers, i, pairs[:, 0], pairs[:, 1])
+        yield pairs[:, 0], pairs[:, 1]
         at += 1 + 2 * n
-    return wrong
+
+
+def native_wrong(binary: Path, index: str, workload: Path, answers: Answers) -> int:
+    """Queries that the native index answers differently from the model."""
+    found = native_answers(binary, index, workload)
+    asked = range(len(answers.offsets) - 1)
+    return sum(differs(answers, i, *pair) for i, pair in zip(asked, found, strict=True))

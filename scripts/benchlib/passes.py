@@ -88,9 +88,9 @@ def ingest_pass(prepared: Prepared) -> Figures:
     return rates(prepared.workload, seconds, cpu)
 
 
-def packed_pass(workload: Workload) -> Figures:
+def packed_pass(workload: Workload, kind: type[Shmtrie] = Shmtrie) -> Figures:
     """All events through `apply_batch`."""
-    index = Shmtrie(workload)
+    index = kind(workload)
     try:
         batches = workload.batches(PACKED_EVENTS)
         start, cpu = time.perf_counter(), time.process_time()

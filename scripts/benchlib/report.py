@@ -7,7 +7,7 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.table import Table
 
-from . import beside, curves, memory, processes, service, startup
+from . import beside, curves, evictions, holes, memory, processes, service, startup
 from .goals import WORKLOADS, Verdict, verdicts
 from .results import Results
 
@@ -35,6 +35,18 @@ def _mega(n: float) -> str:
 
 def _seconds(n: float) -> str:
     return f"{n:.2f}"
+
+
+def _count(n: float) -> str:
+    return f"{n:,.0f}"
+
+
+def _kilo(n: float) -> str:
+    return f"{n / 1e3:,.0f}"
+
+
+def _share(n: float) -> str:
+    return f"{n * 100:.1f} %"
 
 
 _UNITS: dict[str, Callable[[float], str]] = {
@@ -104,6 +116,38 @@ _TABLES: dict[str, tuple[str, tuple[Column, ...]]] = {
     curves.PIECES: (
         "A prefix of 64 blocks, whole and in one-block nodes",
         (("whole", "whole_ns", _time), ("in pieces", "pieces_ns", _time), ("a node step", "step_ns", _time)),
+    ),
+    evictions.SECTION: (
+        "Chains evicted block by block; with half of the blocks gone: what is there, and what counts when "
+        "these are stored again",
+        (
+            ("blocks held", "held", _count),
+            ("known", "known", _count),
+            ("nodes", "nodes", _count),
+            ("kB", "bytes", _kilo),
+            ("counted again", "refilled", _share),
+            ("splits in all", "splits", _count),
+            ("a block, calls", "evict_ns", _time),
+            ("a block, packed", "packed_ns", _time),
+            ("nodes left", "left_nodes", _count),
+            ("bytes left", "left_bytes", _count),
+        ),
+    ),
+    holes.SECTION: (
+        "Single blocks removed and stored again: answers beside what the engines hold",
+        (
+            ("queries", "asked", _count),
+            ("exact", "exact", _count),
+            ("under", "under", _count),
+            ("over", "over", _count),
+            ("of held blocks", "share", _share),
+            ("events refused", "refused", _count),
+            ("nodes", "nodes", _count),
+            ("kB", "bytes", _kilo),
+            ("find p50", "find_p50", _time),
+            ("events/s, calls", "events_s", _rate),
+            ("prepared", "packed_s", _rate),
+        ),
     ),
     service.SECTION: (
         "A service on the same host",
