@@ -189,7 +189,7 @@ def faults(figures: Figures) -> int:
 
 def measure(blocks: int, plan: Plan, results: Results, say: Say) -> None:
     """Every order and length, both modes; repetitions interleaved, answers compared in the first one."""
-    for length in LENGTHS:
+    for length in (LENGTHS[0], LENGTHS[-1]) if plan.quick else LENGTHS:
         for order in ORDERS:
             eviction = Eviction.of(order, length, blocks)
             told = f"{SECTION}: {eviction.name}"

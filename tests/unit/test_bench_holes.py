@@ -197,7 +197,7 @@ def test_parts_of_the_script(tmp_path: Path) -> None:
     data = json.loads(report.read_text())
     assert {entry["wrong"] for entry in data["answers"]} == {0}
     figures = {(f["section"], f["workload"], f["index"]): f["figures"] for f in data["figures"]}
-    exact, plain = (figures["evictions", "head-first 256", kind.name] for kind in (ShmtrieExact, Shmtrie))
+    exact, plain = (figures["evictions", "head-first 16", kind.name] for kind in (ShmtrieExact, Shmtrie))
     assert exact["refilled"]["median"] == 1 > plain["refilled"]["median"]
     beside = figures["holes", "holes_50", "dict of sets"]
     assert beside["exact"]["median"] == beside["asked"]["median"] > 0
