@@ -7,6 +7,7 @@ the scratch of a store; its tables grow here, between two kernel calls.
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import Any
 
 import numpy as np
@@ -16,24 +17,18 @@ from .kernels import batch, registry
 from .kernels import context as c
 from .kernels.alias_lookup import ALIAS_FILL
 from .kernels.extents import CLASS_WORDS
-from .kernels.lookup import LOOKUP_FILL
 from .kernels.nodes import NODE_HINTS
+from .kernels.parts import LOOKUP_FILL, PART_BYTES, PARTS
 from .kernels.plan import MAX_CUTS, T_WIDTH, X_WIDTH
 from .layout import H_EPOCH, LANE_BYTES, LINE, N_CLASSES
 from .segment import Segment
+from .tables import Table, aligned
 
-_LOOKUP_LINES = 512
+_PART_LINES = 4
 _ALIAS_LINES = 64
-_LEAST_LINES = 64
 _SEEN_WORDS = 8_192
 _MAP_ENTRIES = 512
 _ROWS = 1_024  # nodes that a store touches
-
-
-def _aligned(n_bytes: int) -> tuple[npt.NDArray[Any], int]:
-    """Zeroed memory on a line of its own: (owner, address)."""
-    owner = np.zeros(n_bytes + LINE, np.uint8)
-    return owner, (owner.ctypes.data + LINE - 1) & ~(LINE - 1)
 
 
 class Context:
@@ -90,8 +85,18 @@ class Context:
 
     def area(self, index: int, n_bytes: int) -> None:
         """Give context word `index` a fresh zeroed area; the one it had is let go."""
-        self._owned[index], address = _aligned(n_bytes)
+        self._owned[index], address = aligned(n_bytes)
         self.words[index] = address
+
+    def _array(self, index: int, n_bytes: int, kind: type) -> npt.NDArray[Any]:
+        """The area of a context word as an array."""
+        owner = self._owned[index]
+        first = self.get(index) - owner.ctypes.data
+        return owner[first : first + n_bytes].view(kind)
+
+    def owners(self) -> list[npt.NDArray[Any]]:
+        """All private memory."""
+        return [self.words, *self._owned.values()]
 
     def get(self, index: int) -> int:
         """A context word."""
@@ -127,10 +132,9 @@ class WriterContext(Context):
         w[c.C_LANE] = lane
         w[c.C_RECORD] = segment.section_address("lanes") + lane * LANE_BYTES
         self.n_slots = segment.section_count("rank_records")
-        self.area(c.C_LOOKUP, _LOOKUP_LINES * LINE)
-        w[c.C_LOOKUP_MASK] = _LOOKUP_LINES - 1
-        self.area(c.C_ALIASES, _ALIAS_LINES * LINE)
-        w[c.C_ALIASES_MASK] = _ALIAS_LINES - 1
+        self.area(c.C_PART_NEEDS, PARTS * 8)
+        self.parts = self._new_parts()
+        self.aliases = self._new_aliases()
         self.area(c.C_SEEN, _SEEN_WORDS * 8)
         w[c.C_SEEN_MASK] = _SEEN_WORDS - 1
         self.grow_rows(_ROWS)
@@ -146,59 +150,62 @@ class WriterContext(Context):
         self._map_used = 0  # entries ever made in the table
         self._mapped: dict[tuple[int, int], tuple[int, int]] = {}
         self._slot_ranks: dict[int, tuple[int, int]] = {}
-        mine, address = _aligned(((self.n_slots + 15) & ~15) * 4)
-        self._owned[c.C_MINE] = mine
-        w[c.C_MINE] = address
-        offset = address - mine.ctypes.data
-        self.mine = mine[offset : offset + self.n_slots * 4].view(np.uint32)
+        self.area(c.C_MINE, ((self.n_slots + 15) & ~15) * 4)
+        self.mine = self._array(c.C_MINE, self.n_slots * 4, np.uint32)
+
+    def owners(self) -> list[npt.NDArray[Any]]:
+        """All private memory."""
+        tables = {id(table.memory): table.memory for table in (*self.parts, self.aliases)}
+        return [*super().owners(), *tables.values()]
+
+    @property
+    def entries(self) -> tuple[int, int]:
+        """Entries of the lookup, and of that of aliases."""
+        return sum(part.used for part in self.parts), self.aliases.used
 
     # ------------------------------------------------------------------------------------------ growth
+    def _new_parts(self) -> list[Table]:
+        """The lookup, empty; the first lines of all parts are one piece of memory."""
+        self.area(c.C_LOOKUP, PARTS * PART_BYTES)
+        memory, address = aligned(PARTS * _PART_LINES * LINE)
+        directory = self._array(c.C_LOOKUP, PARTS * PART_BYTES, np.int64).reshape(PARTS, -1)
+        directory[:, 0] = address + np.arange(PARTS) * (_PART_LINES * LINE)
+        directory[:, 1] = _PART_LINES - 1
+        mine = self.address  # and not self: tables are let go with the context
+
+        def move(old: int, lines: int) -> None:
+            batch.lookup_move(mine, old, lines)
+
+        return [Table(words, LOOKUP_FILL, _PART_LINES, move, memory) for words in directory]
+
+    def _new_aliases(self) -> Table:
+        mine = self.address
+
+        def move(old: int, lines: int) -> None:
+            batch.aliases_move(mine, old, lines)
+
+        return Table(self.words[c.C_ALIASES : c.C_ALIASES + 4], ALIAS_FILL, _ALIAS_LINES, move)
+
     def grow(self, need: int) -> None:
-        """Make room for `need` more entries in the lookup."""
-        self._grow(c.C_LOOKUP, need, LOOKUP_FILL, batch.lookup_move)
-
-    def grow_aliases(self, need: int) -> None:
-        """Make room for `need` more entries in the lookup of aliases."""
-        self._grow(c.C_ALIASES, need, ALIAS_FILL, batch.aliases_move)
-
-    def _grow(self, index: int, need: int, fill: int, kernel: Any) -> None:
-        """Rehash a table for `need` more entries; behind its address stand mask, used, tombstones.
-
-        A rehash leaves out what is no longer needed. When that was much, a smaller table does: otherwise
-        ranks that come and go would make it grow for ever.
-        """
-        lines, used, tombs = self.get(index + 1) + 1, self.get(index + 2), self.get(index + 3)
-        if used + tombs + need > lines * fill:
-            while used + need > lines * (fill - 1):
-                lines *= 2
-            self._move(index, lines, kernel)
-            enough = lines
-            while enough > _LEAST_LINES and self.get(index + 2) + need <= enough // 2 * (fill - 1):
-                enough //= 2
-            if enough < lines:
-                self._move(index, enough, kernel)
+        """Make room for `need` more entries in the lookup, as hashes usually spread over its parts."""
+        each = need // PARTS
+        for part in self.parts:
+            part.grow(each + 2 * math.isqrt(each))
 
     def grow_for(self, status: int) -> None:
         """Make the room that a kernel asked for: GROW, GROW_ALIASES, SCRATCH or ROWS."""
         need = self.get(c.C_NEEDED)
         if status == c.GROW:
-            self.grow(need)
+            needs = self._array(c.C_PART_NEEDS, PARTS * 8, np.int64)
+            for part, more in zip(self.parts, needs.tolist(), strict=True):
+                if more:
+                    part.grow(more)
         elif status == c.GROW_ALIASES:
-            self.grow_aliases(need)
+            self.aliases.grow(need)
         elif status == c.SCRATCH:
             self.grow_seen(need)
         else:
             self.grow_rows(4 * self.get(c.C_TOUCHED_ROOM))
-
-    def _move(self, index: int, lines: int, kernel: Any) -> None:
-        old, words = self._owned[index], self.words[index : index + 4].copy()
-        try:
-            self.area(index, lines * LINE)
-            self.words[index + 1 : index + 4] = lines - 1, 0, 0
-            kernel(self.address, int(words[0]), int(words[1]) + 1)
-        except BaseException:  # an interrupt must not leave a table without its entries
-            self._owned[index], self.words[index : index + 4] = old, words
-            raise
 
     def grow_seen(self, need: int) -> None:
         """Make the table of hashes seen in a store large enough for `need` blocks."""

@@ -40,15 +40,13 @@ def held_at_end(workload: Workload) -> tuple[int, int]:
 
 def shmtrie_bytes(workload: Workload) -> dict[str, float]:
     """Segment in use (rounding included, header and lanes not) and the lane's private lookup."""
-    from shmtrie.kernels import context as c
-
     index = Shmtrie(workload)
     try:
         for batch in workload.batches(1024):
             index.writer.apply_batch(batch)
         stats = index.index.stats()
         context = index.writer._work.context
-        lookup = sum((context.get(k) + 1) * 64 for k in (c.C_LOOKUP_MASK, c.C_ALIASES_MASK))
+        lookup = sum(table.n_lines * 64 for table in (*context.parts, context.aliases))
         parts = {
             f"segment_{name}": float(part.used + part.slack)
             for name, part in stats.sections.items()

@@ -18,7 +18,7 @@ from shmtrie.kernels.context import (
     put,
 )
 from shmtrie.kernels.coverage import word_covers
-from shmtrie.kernels.lookup import mix
+from shmtrie.kernels.parts import mix
 from shmtrie.kernels.places import own_alias, own_word, suffix_at
 from shmtrie.kernels.protocol import node_at
 from shmtrie.layout import COV_ALIAS, LINE, M32, N_START

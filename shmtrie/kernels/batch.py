@@ -36,8 +36,9 @@ from shmtrie.kernels.coverage import word_begin, word_blocks
 from shmtrie.kernels.edges import edge_length
 from shmtrie.kernels.holes import remove_exactly
 from shmtrie.kernels.lists import has_todo, push_todo, todo_length
-from shmtrie.kernels.lookup import lookup_has, lookup_put, lookup_rehash, lookup_room, mix
+from shmtrie.kernels.lookup import lookup_has, lookup_put, lookup_rehash
 from shmtrie.kernels.nodes import nodes_high
+from shmtrie.kernels.parts import add_need, clear_needs, lookup_room, mix, part_of, part_room
 from shmtrie.kernels.places import FOUND, HOPS, hash_at, own_alias, own_word, reached_suffix
 from shmtrie.kernels.protocol import count, node_at
 from shmtrie.kernels.reclaim import work_todo
@@ -69,14 +70,13 @@ REJECTED_CORRUPT = COUNTERS.index("rejected_corrupt")
 
 
 @inl
-def _room(ctx, kind, n):
+def _room(ctx, kind, external, n):
     """OK when the private tables have room for a store or removal of n blocks, else GROW or SCRATCH with the
     need.
     """
     if kind != STORE and (kind != REMOVE or get(ctx, C_HOLES) == 0):
         return OK
-    if kind == STORE and not lookup_room(ctx, n):
-        put(ctx, C_NEEDED, n)
+    if kind == STORE and lookup_room(ctx, external, n) == 0:
         return GROW
     if 2 * n > get(ctx, C_SEEN_MASK) + 1:
         put(ctx, C_NEEDED, n)
@@ -112,7 +112,7 @@ def apply_one(ctx, kind, worker_id, dp_rank, has_parent, parent, local, external
     slot, generation = rank_slot(ctx, worker_id, dp_rank)
     if slot < 0:
         return UNKNOWN_RANK
-    room = _room(ctx, kind, n)
+    room = _room(ctx, kind, external, n)
     if room != OK:
         return room
     put(ctx, C_BUSY_LANE, -1)  # nobody yet
@@ -260,7 +260,7 @@ def take_todo(ctx, other):
 # ---------------------------------------------------------------------------- private tables
 @entry("int64(int64, int64, int64)")
 def lookup_move(ctx, old, lines):
-    """Rehash the shared entries of an older table of `lines` lines into the present one."""
+    """Rehash the entries that a part of the lookup had in `lines` older lines into the ones it has now."""
     lookup_rehash(ctx, old, lines)
     return 0
 
@@ -274,7 +274,7 @@ def aliases_move(ctx, old, lines):
 
 @jit
 def _adopt_node(ctx, slot, node, low):
-    """Enter what a rank covers in a node; OK, or GROW, GROW_ALIASES with the need."""
+    """Enter what a rank covers in a node; OK, or GROW, GROW_ALIASES with the needs."""
     a = node_at(ctx, node)
     start = ld64(a + N_START) & M32
     first, stop = word_begin(low), max(min(low & M12, edge_length(a)), 0)
@@ -291,8 +291,10 @@ def _adopt_node(ctx, slot, node, low):
         found, h = hash_at(ctx, a, start + p)
         if found == FOUND and lookup_has(ctx, h, node, start + p) == 0:
             # asked for an entry that is not there yet: a suffix is come by twice, and needs no room then
-            if not lookup_room(ctx, 1):
-                put(ctx, C_NEEDED, stop - p)
+            if not part_room(part_of(ctx, mix(h)), 1):
+                clear_needs(ctx)
+                for rest in range(p, stop):
+                    add_need(ctx, hash_at(ctx, a, start + rest)[1])
                 return GROW
             lookup_put(ctx, h, node, p)
     return OK

@@ -48,12 +48,10 @@ from shmtrie.kernels.build import inl
     C_GIVEUPS,  # counted privately: readers write nothing to the segment
     C_REDOS,
     # private lookup: lines of 8 entries
-    C_LOOKUP,
-    C_LOOKUP_MASK,  # lines - 1
-    C_LOOKUP_USED,
-    C_LOOKUP_TOMBS,
+    C_LOOKUP,  # directory of its parts
+    C_PART_NEEDS,  # by part: entries that an event may add
     C_ALIASES,  # entries of 16 bytes, 4 a line
-    C_ALIASES_MASK,
+    C_ALIASES_MASK,  # lines - 1
     C_ALIASES_USED,
     C_ALIASES_TOMBS,
     C_MINE,  # u32 by slot: all ones where this lane owns the rank
@@ -91,7 +89,7 @@ from shmtrie.kernels.build import inl
     C_REST_NODE,  # the node that gets them as a child
     C_REST_DEPTH,
     C_TOP,  # the first of the new nodes
-) = cast("list[int]", [np.int64(k) for k in range(68)])  # no plain ints: helpers are then compiled once
+) = cast("list[int]", [np.int64(k) for k in range(66)])  # no plain ints: helpers are then compiled once
 C_HOOK = 120  # control array of the test build
 
 CONTEXT_WORDS = 128

@@ -1,10 +1,10 @@
 """The lane's private lookup: external hash -> place.
 
 Two open-addressing tables outside the segment. The shared one has 8-byte entries (node 32 | offset in the
-edge 11 | hash tag 21) for the hashes of edges; one entry serves all ranks of the lane. The alias table has
-16-byte entries (hash; node 32 | offset 16 | slot 16) for hashes of ranks that have their own. Entries are
-hints that the segment confirms: the hash in the edge or alias extent, and the rank's coverage. So an entry
-of a node that was reclaimed or used again is either right or ignored.
+edge 11 | hash tag 21) for the hashes of edges; one entry serves all ranks of the lane, and it is kept in
+parts (``parts``). The alias table has 16-byte entries (hash; node 32 | offset 16 | slot 16) for hashes of
+ranks that have their own. Entries are hints that the segment confirms: the hash in the edge or alias extent,
+and the rank's coverage. So an entry of a node that was reclaimed or used again is either right or ignored.
 
 A split by another lane leaves entries that name the old prefix. They are resolved over the suffix links and
 then repaired for the range that will be asked next.
@@ -17,16 +17,12 @@ from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.context import (
     C_CUTS,
     C_EXTENTS,
-    C_LOOKUP,
-    C_LOOKUP_MASK,
-    C_LOOKUP_TOMBS,
-    C_LOOKUP_USED,
     C_N_NODES,
     get,
-    put,
 )
 from shmtrie.kernels.coverage import word_covers
 from shmtrie.kernels.edges import edge_fits
+from shmtrie.kernels.parts import P_LINES, P_MASK, P_TOMBS, P_USED, mix, part_add, part_of
 from shmtrie.kernels.places import FOUND, hash_at, own_most, own_word, place_of
 from shmtrie.kernels.protocol import count, node_at, scratch_get, scratch_put
 from shmtrie.layout import COUNTERS, COV_ALIAS, LINE, M32, N_EDGE, N_START
@@ -37,14 +33,7 @@ OFFSET, PLACE_MASK = 21, 2047
 GROUP = 32  # entries that a rehash moves at a time, in the scratch area of a store's cuts
 (G_ENTRY, G_NODE, G_DEPTH, G_HASH) = range(4)
 G_WIDTH = 4
-LOOKUP_FILL = 7  # entries a line, beyond which the table grows
 REPAIRS = COUNTERS.index("repairs")
-
-
-@inl
-def mix(h):
-    x = h * 0x1E3779B97F4A7C15
-    return x ^ lshr(x, 32)
 
 
 @inl
@@ -62,10 +51,12 @@ def lookup_find(ctx, slot, h):
     zeros.
     """
     x = mix(h)
-    line = x & get(ctx, C_LOOKUP_MASK)
+    row = part_of(ctx, x)
+    lines, mask = pl64(row + P_LINES), pl64(row + P_MASK)
+    line = x & mask
     tag = lshr(x, 43)
-    for _ in range(get(ctx, C_LOOKUP_MASK) + 1):
-        b = get(ctx, C_LOOKUP) + line * LINE
+    for _ in range(mask + 1):
+        b = lines + line * LINE
         m = eq8(b, TAG, tag)
         while m != 0:
             entry_at = b + ctz(m) * 8
@@ -80,56 +71,53 @@ def lookup_find(ctx, slot, h):
                         return entry_at, node, depth
         if eq8(b, -1, 0) != 0:
             break
-        line = (line + 1) & get(ctx, C_LOOKUP_MASK)
+        line = (line + 1) & mask
     return 0, 0, 0
 
 
 @inl
-def lookup_room(ctx, n):
-    """Whether n more entries may be put."""
-    used = get(ctx, C_LOOKUP_USED) + get(ctx, C_LOOKUP_TOMBS)
-    return used + n <= (get(ctx, C_LOOKUP_MASK) + 1) * LOOKUP_FILL
-
-
-@inl
 def lookup_prefetch(ctx, h):
-    prefetch(get(ctx, C_LOOKUP) + (mix(h) & get(ctx, C_LOOKUP_MASK)) * LINE)
+    x = mix(h)
+    row = part_of(ctx, x)
+    prefetch(pl64(row + P_LINES) + (x & pl64(row + P_MASK)) * LINE)
 
 
 @jit
 def lookup_put(ctx, h, node, offset):
     """Enter a place. The caller has seen to room, and that the lane has no entry for the place."""
     x = mix(h)
-    line = x & get(ctx, C_LOOKUP_MASK)
+    row = part_of(ctx, x)
+    lines, mask = pl64(row + P_LINES), pl64(row + P_MASK)
+    line = x & mask
     tag = lshr(x, 43)
     free = 0
-    for _ in range(get(ctx, C_LOOKUP_MASK) + 1):
-        b = get(ctx, C_LOOKUP) + line * LINE
+    for _ in range(mask + 1):
+        b = lines + line * LINE
         empty = eq8(b, -1, 0)
         tombs = eq8(b, -1, 1)
         if tombs != 0:
             free = b + ctz(tombs) * 8
-            put(ctx, C_LOOKUP_TOMBS, get(ctx, C_LOOKUP_TOMBS) - 1)
+            part_add(row, P_TOMBS, -1)
             break
         if empty != 0:
             free = b + ctz(empty) * 8
             break
-        line = (line + 1) & get(ctx, C_LOOKUP_MASK)
+        line = (line + 1) & mask
     if free == 0:  # only damage makes a node have more places than were reckoned with
         return
     ps64(free, (node << 32) | (offset << OFFSET) | tag)
-    put(ctx, C_LOOKUP_USED, get(ctx, C_LOOKUP_USED) + 1)
+    part_add(row, P_USED, 1)
 
 
 @inl
-def _erase(ctx, b, entry_at):
+def _erase(row, b, entry_at):
     """A tombstone only in a full line: a probe stops at a line with an empty word."""
     if eq8(b, -1, 0) != 0:
         ps64(entry_at, 0)
     else:
         ps64(entry_at, 1)
-        put(ctx, C_LOOKUP_TOMBS, get(ctx, C_LOOKUP_TOMBS) + 1)
-    put(ctx, C_LOOKUP_USED, get(ctx, C_LOOKUP_USED) - 1)
+        part_add(row, P_TOMBS, 1)
+    part_add(row, P_USED, -1)
 
 
 @jit
@@ -137,14 +125,16 @@ def lookup_delete(ctx, h, node, depth):
     """Delete the entry of the place (node, depth) under `h`; 1 if there was one."""
     a = node_at(ctx, node)
     x = mix(h)
-    line = x & get(ctx, C_LOOKUP_MASK)
+    row = part_of(ctx, x)
+    lines, mask = pl64(row + P_LINES), pl64(row + P_MASK)
+    line = x & mask
     tag = lshr(x, 43)
     want = (node << 32) | ((depth - (ld64(a + N_START) & M32)) << OFFSET) | tag
-    for _ in range(get(ctx, C_LOOKUP_MASK) + 1):
-        b = get(ctx, C_LOOKUP) + line * LINE
+    for _ in range(mask + 1):
+        b = lines + line * LINE
         m = eq8(b, -1, want)
         if m != 0:
-            _erase(ctx, b, b + ctz(m) * 8)
+            _erase(row, b, b + ctz(m) * 8)
             return 1
         m = eq8(b, TAG, tag)
         while m != 0:
@@ -154,11 +144,11 @@ def lookup_delete(ctx, h, node, depth):
             if lshr(entry, 32) != 0:
                 other, at_depth = _place(ctx, entry, h)
                 if other == node and at_depth == depth:
-                    _erase(ctx, b, entry_at)
+                    _erase(row, b, entry_at)
                     return 1
         if eq8(b, -1, 0) != 0:
             return 0
-        line = (line + 1) & get(ctx, C_LOOKUP_MASK)
+        line = (line + 1) & mask
     return 0
 
 
@@ -166,10 +156,12 @@ def lookup_delete(ctx, h, node, depth):
 def lookup_has(ctx, h, node, depth):
     """1 if there is an entry of the place."""
     x = mix(h)
-    line = x & get(ctx, C_LOOKUP_MASK)
+    row = part_of(ctx, x)
+    lines, mask = pl64(row + P_LINES), pl64(row + P_MASK)
+    line = x & mask
     tag = lshr(x, 43)
-    for _ in range(get(ctx, C_LOOKUP_MASK) + 1):
-        b = get(ctx, C_LOOKUP) + line * LINE
+    for _ in range(mask + 1):
+        b = lines + line * LINE
         m = eq8(b, TAG, tag)
         while m != 0:
             entry = pl64(b + ctz(m) * 8)
@@ -180,22 +172,24 @@ def lookup_has(ctx, h, node, depth):
                     return 1
         if eq8(b, -1, 0) != 0:
             return 0
-        line = (line + 1) & get(ctx, C_LOOKUP_MASK)
+        line = (line + 1) & mask
     return 0
 
 
 @inl
 def _address_of(ctx, x, entry):
     """Address of exactly this entry, whose hash mixes to `x`, or 0."""
-    line = x & get(ctx, C_LOOKUP_MASK)
-    for _ in range(get(ctx, C_LOOKUP_MASK) + 1):
-        b = get(ctx, C_LOOKUP) + line * LINE
+    row = part_of(ctx, x)
+    lines, mask = pl64(row + P_LINES), pl64(row + P_MASK)
+    line = x & mask
+    for _ in range(mask + 1):
+        b = lines + line * LINE
         m = eq8(b, -1, entry)
         if m != 0:
             return b + ctz(m) * 8
         if eq8(b, -1, 0) != 0:
             return 0
-        line = (line + 1) & get(ctx, C_LOOKUP_MASK)
+        line = (line + 1) & mask
     return 0
 
 
@@ -225,7 +219,7 @@ def lookup_repair(ctx, stale, node, lo, hi):
 
 @jit
 def lookup_rehash(ctx, old, lines):
-    """Move the entries of an older table into the present one, each once.
+    """Move the entries of what a part was into what it is now, each once.
 
     Those are left out that no rank of the lane needs: another lane's remove_worker, or a release, leaves
     them behind, and a rank that comes back enters its places once more.

@@ -23,7 +23,7 @@ from shmtrie.kernels.context import (
     put,
 )
 from shmtrie.kernels.hooks import Site, at
-from shmtrie.kernels.lookup import mix
+from shmtrie.kernels.parts import mix
 from shmtrie.layout import (
     EPOCH,
     H_EPOCH,

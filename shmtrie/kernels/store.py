@@ -41,7 +41,7 @@ from shmtrie.kernels.cuts import take_cuts
 from shmtrie.kernels.edges import edge_length
 from shmtrie.kernels.hooks import Site, at
 from shmtrie.kernels.lists import has_todo
-from shmtrie.kernels.lookup import mix
+from shmtrie.kernels.parts import mix
 from shmtrie.kernels.plan import (
     ALIAS,
     CREDIT,

@@ -20,6 +20,7 @@ import shmtrie.contexts
 import shmtrie.dump
 import shmtrie.queries
 import shmtrie.stats
+import shmtrie.tables
 import shmtrie.verify
 import shmtrie.writer
 from shmtrie import addresses
@@ -198,7 +199,7 @@ class _Numpy:
 
 def install(guards: Guards) -> None:
     """Let the package's private areas come from the arena, in this process."""
-    shmtrie.contexts._aligned = guards.allocate
+    shmtrie.contexts.aligned = shmtrie.tables.aligned = guards.allocate
     shim: Any = _Numpy(guards)
     for module in (shmtrie.dump, shmtrie.queries, shmtrie.stats, shmtrie.verify, shmtrie.writer):
         module.np = shim  # type: ignore[attr-defined]

@@ -243,7 +243,7 @@ class World:
         regions = [(self.segment.base, self.segment.total_bytes)]
         regions += [(array.ctypes.data, array.nbytes) for array in self._arrays]
         for context in self.contexts:
-            for owner in (context.words, *context._owned.values()):
+            for owner in context.owners():
                 self._arrays.append(owner)  # as long as the image is put back there
                 start = (owner.ctypes.data + 7) & ~7
                 regions.append((start, (owner.ctypes.data + owner.nbytes - start) & ~7))

@@ -11,7 +11,6 @@ import pytest
 from shmtrie.capacity import Capacity
 from shmtrie.errors import InvalidBlockSequence
 from shmtrie.index import Index
-from shmtrie.kernels import context as c
 from shmtrie.writer import Writer
 from tests.system.index_tools import assert_valid, claimed, details, open_index, scores
 
@@ -33,8 +32,7 @@ def index() -> Iterator[Index]:
 
 def entries(writer: Writer) -> tuple[int, int]:
     """Entries of the lane's lookups."""
-    context = writer._work.context
-    return context.get(c.C_LOOKUP_USED), context.get(c.C_ALIASES_USED)
+    return writer._work.context.entries
 
 
 def nodes(index: Index) -> int:

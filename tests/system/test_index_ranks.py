@@ -293,5 +293,5 @@ def test_ids_that_come_and_go_leave_nothing() -> None:
             a.store(turn, None, [1], [1])
             b.remove_worker(turn)
             if turn in (999, 2_999):
-                sizes.append(sum(area.nbytes for area in a._work.context._owned.values()))
+                sizes.append(sum(area.nbytes for area in a._work.context.owners()))
         assert sizes[0] == sizes[1] and len(a._work.context._mapped) <= 4

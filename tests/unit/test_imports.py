@@ -26,7 +26,7 @@ ORDER = (
     ("workers", "scores", "event_types", "events", "arguments", "indexer", "hashing"),
     ("shmfile", "shmroom", "bytelock", "capacity", "header", "stamps", "creation", "segment", "succession"),
     ("laneinfo", "lanes"),
-    ("contexts", "pyapi", "fastcall", "fastapply", "ranks", "recovery", "stats"),
+    ("tables", "contexts", "pyapi", "fastcall", "fastapply", "ranks", "recovery", "stats"),
     ("verify", "verify_ranks", "verify_text", "dump"),
     ("resize", "lanework", "writer", "queries", "rebuild", "index"),
     ("radix_nodes", "radix_queries", "radix_tree", "pool", "sharding"),

@@ -1,0 +1,88 @@
+"""The lane's lookup grows part by part: however hashes are spread nothing is lost, and no rehash is long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from shmtrie.capacity import Capacity
+from shmtrie.index import Index
+from shmtrie.kernels import batch
+from shmtrie.kernels.parts import FEW, LOOKUP_FILL, PARTS
+from tests.system.index_tools import assert_valid, open_index, scores
+
+MULTIPLIER = 0x1E3779B97F4A7C15
+BACK = pow(MULTIPLIER, -1, 1 << 64)
+
+
+def hash_of(mixed: int) -> int:
+    """The hash that mixes to this number."""
+    return (mixed ^ mixed >> 32) * BACK % (1 << 64)
+
+
+def in_one_part(n: int, part: int = 7) -> list[int]:
+    """Hashes whose entries are all in one part."""
+    return [hash_of((k + 1) * 0x9E3779B97F4A7C15 % (1 << 64) & ~(0xFF << 35) | part << 35) for k in range(n)]
+
+
+@pytest.fixture
+def index() -> Iterator[Index]:
+    with open_index(Capacity(blocks=300_000, workers=8, lanes=3)) as made:
+        yield made
+        assert_valid(made)
+
+
+@pytest.mark.parametrize("size", [1, FEW, FEW + 1, 700])
+def test_hashes_that_fall_into_one_part(index: Index, size: int) -> None:
+    """Stores that are counted by part, and those that are too short for it."""
+    hashes = in_one_part(4_200)
+    with index.writer() as writer:
+        for first in range(0, len(hashes), size):
+            some = hashes[first : first + size]
+            writer.store(1, hashes[first - 1] if first else None, some, some)
+        parts = writer._work.context.parts
+        assert parts[7].used == len(hashes) and sum(part.used for part in parts) == len(hashes)
+        assert parts[7].used <= parts[7].n_lines * LOOKUP_FILL
+        assert scores(index, hashes) == {(1, 0): len(hashes)}
+        for first in range(len(hashes) - 100, 0, -100):
+            writer.remove(1, hashes[first : first + 100][::-1])
+        assert scores(index, hashes) == {(1, 0): 100}
+        writer.remove(1, hashes[:100])
+        assert scores(index, hashes) == {} and writer._work.context.entries == (0, 0)
+
+
+def test_a_rank_with_hashes_in_one_part_is_taken_over(index: Index) -> None:
+    """What a lane reserves for a rank that it takes over says nothing of how its hashes are spread."""
+    hashes = in_one_part(3_000)
+    with index.writer() as writer:
+        writer.store(1, None, hashes, hashes)
+        writer.release(1)
+        with index.writer() as other:
+            other.remove(1, hashes[1_000:])
+            assert other._work.context.entries == (1_000, 0)
+            assert scores(index, hashes) == {(1, 0): 1_000}
+
+
+def test_no_rehash_is_a_long_one(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 250,000 entries, hardly more than one in PARTS is moved while an event waits."""
+    moved: list[int] = []
+    move = batch.lookup_move
+
+    def watched(context: int, old: int, lines: int) -> int:
+        moved.append(lines)
+        return int(move(context, old, lines))
+
+    monkeypatch.setattr(batch, "lookup_move", watched)
+    blocks = np.arange(1, 250_001, dtype=np.uint64)
+    with index.writer() as writer:
+        for first in range(0, len(blocks), 50):
+            before = len(moved)
+            some = blocks[first : first + 50]
+            writer.store(1, int(blocks[first - 1]) if first else None, some, some)
+            assert sum(moved[before:]) * 8 <= 50 * max(64, 4 * first / PARTS)
+        assert max(moved) * 8 <= 2 * len(blocks) / PARTS
+        assert len(moved) > 4 * PARTS
+        assert writer._work.context.entries == (len(blocks), 0)
+        writer.clear(1)
