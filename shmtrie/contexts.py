@@ -24,7 +24,7 @@ from .layout import H_EPOCH, LANE_BYTES, LINE, N_CLASSES
 from .segment import Segment
 from .tables import Table, aligned
 
-_PART_LINES = 4
+_PART_LINES = 2
 _ALIAS_LINES = 64
 _SEEN_WORDS = 8_192
 _MAP_ENTRIES = 512
@@ -133,7 +133,7 @@ class WriterContext(Context):
         w[c.C_RECORD] = segment.section_address("lanes") + lane * LANE_BYTES
         self.n_slots = segment.section_count("rank_records")
         self.area(c.C_PART_NEEDS, PARTS * 8)
-        self.parts = self._new_parts()
+        self.lookup = self._new_lookup()
         self.aliases = self._new_aliases()
         self.area(c.C_SEEN, _SEEN_WORDS * 8)
         w[c.C_SEEN_MASK] = _SEEN_WORDS - 1
@@ -155,28 +155,23 @@ class WriterContext(Context):
 
     def owners(self) -> list[npt.NDArray[Any]]:
         """All private memory."""
-        tables = {id(table.memory): table.memory for table in (*self.parts, self.aliases)}
-        return [*super().owners(), *tables.values()]
+        return [*super().owners(), *self.lookup.memory, *self.aliases.memory]
 
     @property
     def entries(self) -> tuple[int, int]:
         """Entries of the lookup, and of that of aliases."""
-        return sum(part.used for part in self.parts), self.aliases.used
+        return self.lookup.used, self.aliases.used
 
     # ------------------------------------------------------------------------------------------ growth
-    def _new_parts(self) -> list[Table]:
-        """The lookup, empty; the first lines of all parts are one piece of memory."""
-        self.area(c.C_LOOKUP, PARTS * PART_BYTES)
-        memory, address = aligned(PARTS * _PART_LINES * LINE)
-        directory = self._array(c.C_LOOKUP, PARTS * PART_BYTES, np.int64).reshape(PARTS, -1)
-        directory[:, 0] = address + np.arange(PARTS) * (_PART_LINES * LINE)
-        directory[:, 1] = _PART_LINES - 1
+    def _new_lookup(self) -> Table:
         mine = self.address  # and not self: tables are let go with the context
+        self.area(c.C_LOOKUP, PARTS * PART_BYTES)
+        parts = self._array(c.C_LOOKUP, PARTS * PART_BYTES, np.int64).reshape(PARTS, -1)
 
         def move(old: int, lines: int) -> None:
             batch.lookup_move(mine, old, lines)
 
-        return [Table(words, LOOKUP_FILL, _PART_LINES, move, memory) for words in directory]
+        return Table(parts, LOOKUP_FILL, _PART_LINES, move)
 
     def _new_aliases(self) -> Table:
         mine = self.address
@@ -184,24 +179,25 @@ class WriterContext(Context):
         def move(old: int, lines: int) -> None:
             batch.aliases_move(mine, old, lines)
 
-        return Table(self.words[c.C_ALIASES : c.C_ALIASES + 4], ALIAS_FILL, _ALIAS_LINES, move)
+        words = self.words[c.C_ALIASES : c.C_ALIASES + 4].reshape(1, -1)
+        return Table(words, ALIAS_FILL, _ALIAS_LINES, move)
 
     def grow(self, need: int) -> None:
         """Make room for `need` more entries in the lookup, as hashes usually spread over its parts."""
         each = need // PARTS
-        for part in self.parts:
-            part.grow(each + 2 * math.isqrt(each))
+        self.lookup.grow(np.full(PARTS, each + 2 * math.isqrt(each)))
+
+    def grow_aliases(self, need: int) -> None:
+        """Make room for `need` more entries in the lookup of aliases."""
+        self.aliases.grow(np.array([need]))
 
     def grow_for(self, status: int) -> None:
         """Make the room that a kernel asked for: GROW, GROW_ALIASES, SCRATCH or ROWS."""
         need = self.get(c.C_NEEDED)
         if status == c.GROW:
-            needs = self._array(c.C_PART_NEEDS, PARTS * 8, np.int64)
-            for part, more in zip(self.parts, needs.tolist(), strict=True):
-                if more:
-                    part.grow(more)
+            self.lookup.grow(self._array(c.C_PART_NEEDS, PARTS * 8, np.int64))
         elif status == c.GROW_ALIASES:
-            self.aliases.grow(need)
+            self.grow_aliases(need)
         elif status == c.SCRATCH:
             self.grow_seen(need)
         else:

@@ -160,7 +160,7 @@ class RankRegistry:
         context.mine[slot] = c.ALL_ONES  # before: a table that grows keeps only what a rank of the lane needs
         try:
             context.grow(plain)
-            context.aliases.grow(aliased)
+            context.grow_aliases(aliased)
             while (status := batch.adopt_slot(context.address, slot)) != c.OK:
                 context.grow_for(status)
         except BaseException:  # else others of the lane count on entries that were not made

@@ -46,7 +46,7 @@ def shmtrie_bytes(workload: Workload) -> dict[str, float]:
             index.writer.apply_batch(batch)
         stats = index.index.stats()
         context = index.writer._work.context
-        lookup = sum(table.n_lines * 64 for table in (*context.parts, context.aliases))
+        lookup = (context.lookup.n_lines + context.aliases.n_lines) * 64
         parts = {
             f"segment_{name}": float(part.used + part.slack)
             for name, part in stats.sections.items()

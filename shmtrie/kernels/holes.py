@@ -60,7 +60,7 @@ def _sift(rows, i, n):
 def _plan(ctx, slot, rows, external, n):
     """Rows of the event's hashes, node by node, the deepest first; those that nobody knows come last."""
     for i in range(n):
-        node, depth = resolve(ctx, slot, pl64(external + i * 8), 2)
+        node, depth = resolve(ctx, slot, pl64(external + i * 8), 2, 0)
         ps64(rows + i * 16, node)
         ps64(rows + i * 16 + 8, (depth << DEPTH_AT) | i)
     for i in range(n // 2 - 1, -1, -1):
@@ -76,7 +76,7 @@ def _remove_run(ctx, slot, rows, i, n, external):
     taken = 1
     for _ in range(TRIES):
         index = pl64(rows + i * 16 + 8) & INDEX
-        node, depth = resolve(ctx, slot, pl64(external + index * 8), 1)
+        node, depth = resolve(ctx, slot, pl64(external + index * 8), 1, 0)
         if node == 0:
             return OK, 1
         a = node_at(ctx, node)

@@ -46,9 +46,9 @@ def _place(ctx, entry, h):
 
 
 @jit
-def lookup_find(ctx, slot, h):
+def lookup_find(ctx, slot, h, passed):
     """(address of the entry, node, depth) of the place that the rank covers with the edge's hash `h`, or
-    zeros.
+    zeros. `passed` is an entry that is not looked at, see `lookup_entry`; 0: all are.
     """
     x = mix(h)
     row = part_of(ctx, x)
@@ -62,7 +62,7 @@ def lookup_find(ctx, slot, h):
             entry_at = b + ctz(m) * 8
             m &= m - 1
             entry = pl64(entry_at)
-            if lshr(entry, 32) != 0:
+            if lshr(entry, 32) != 0 and entry != passed | tag:
                 node, depth = _place(ctx, entry, h)
                 if node != 0:
                     a = node_at(ctx, node)
@@ -73,6 +73,12 @@ def lookup_find(ctx, slot, h):
             break
         line = (line + 1) & mask
     return 0, 0, 0
+
+
+@inl
+def lookup_entry(node, offset):
+    """The entry of a place, but for the tag."""
+    return (node << 32) | (offset << OFFSET)
 
 
 @inl
@@ -105,7 +111,7 @@ def lookup_put(ctx, h, node, offset):
         line = (line + 1) & mask
     if free == 0:  # only damage makes a node have more places than were reckoned with
         return
-    ps64(free, (node << 32) | (offset << OFFSET) | tag)
+    ps64(free, lookup_entry(node, offset) | tag)
     part_add(row, P_USED, 1)
 
 
@@ -129,7 +135,7 @@ def lookup_delete(ctx, h, node, depth):
     lines, mask = pl64(row + P_LINES), pl64(row + P_MASK)
     line = x & mask
     tag = lshr(x, 43)
-    want = (node << 32) | ((depth - (ld64(a + N_START) & M32)) << OFFSET) | tag
+    want = lookup_entry(node, depth - (ld64(a + N_START) & M32)) | tag
     for _ in range(mask + 1):
         b = lines + line * LINE
         m = eq8(b, -1, want)
@@ -198,10 +204,10 @@ def _repair_one(ctx, h, stale, node, depth):
     """Redirect the entry of a place that still names `stale`; nothing is inserted."""
     x = mix(h)
     tag = lshr(x, 43)
-    want = (stale << 32) | ((depth - (ld64(node_at(ctx, stale) + N_START) & M32)) << OFFSET) | tag
+    want = lookup_entry(stale, depth - (ld64(node_at(ctx, stale) + N_START) & M32)) | tag
     entry_at = _address_of(ctx, x, want)
     if entry_at != 0:
-        ps64(entry_at, (node << 32) | ((depth - (ld64(node_at(ctx, node) + N_START) & M32)) << OFFSET) | tag)
+        ps64(entry_at, lookup_entry(node, depth - (ld64(node_at(ctx, node) + N_START) & M32)) | tag)
 
 
 @jit
@@ -258,5 +264,5 @@ def lookup_rehash(ctx, old, lines):
             offset = scratch_get(rows, i, G_WIDTH, G_DEPTH) - (ld64(a + N_START) & M32)
             if own_most(ctx, a) <= offset:
                 continue
-            if _address_of(ctx, x, (node << 32) | (offset << OFFSET) | lshr(x, 43)) == 0:
+            if _address_of(ctx, x, lookup_entry(node, offset) | lshr(x, 43)) == 0:
                 lookup_put(ctx, h, node, offset)

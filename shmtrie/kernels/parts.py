@@ -1,13 +1,10 @@
-"""A private hash table in parts that grow one by one, so that growing never takes long.
+"""The lane's lookup is in parts, of which some grow at a time, so that growing never takes long.
 
 A table of millions of entries takes a good part of a second to rehash, and its lane's events wait meanwhile.
-One in `PARTS` parts is rehashed a part at a time. Which part an entry belongs to is told by bits of its mixed
-hash that neither the line in the part nor the tag of an entry uses. The directory has a row for each part::
+Which part an entry belongs to is told by bits of its mixed hash that neither the line in the part nor the tag
+of an entry uses. The directory has a row for each part; who grows them is `shmtrie.tables`::
 
     address of its lines | lines - 1 | entries | tombstones
-
-The parts fill alike, so they also grow at about the same time, but never all in one event: how many entries
-they have differs by some hundreds.
 """
 
 from __future__ import annotations

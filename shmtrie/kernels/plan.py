@@ -40,7 +40,7 @@ from shmtrie.kernels.context import (
 )
 from shmtrie.kernels.coverage import cov_find, cov_room, word_begin, word_blocks
 from shmtrie.kernels.edges import edge_fits, edge_length, mismatch
-from shmtrie.kernels.lookup import lookup_prefetch
+from shmtrie.kernels.lookup import lookup_entry, lookup_prefetch
 from shmtrie.kernels.places import is_above, own_word
 from shmtrie.kernels.protocol import node_at, scratch_get, scratch_put
 from shmtrie.kernels.resolve import resolve
@@ -277,9 +277,12 @@ def _keep_behind(ctx, slot):
 
 
 @jit
-def _moved(ctx, slot, parent, parent_depth, external, lo, hi):
+def _moved(ctx, slot, parent, parent_depth, external, lo, hi, here):
     """Places off the new path that the rank holds under hashes [lo, hi) of the store: OK, BAD_SEQUENCE or
     FULL; HOLE where those of one node do not lie side by side, and what is between them has to be kept.
+
+    `here` is the lookup entry of the new place of hash `lo`, or 0. Most hashes of a store that other ranks
+    of the lane have as well lead there and nowhere else, which the entry alone tells.
     """
     exact = get(ctx, C_EXACT)
     for i in range(lo, min(lo + 8, hi)):
@@ -287,7 +290,8 @@ def _moved(ctx, slot, parent, parent_depth, external, lo, hi):
     for i in range(lo, hi):
         if i + 8 < hi:
             lookup_prefetch(ctx, pl64(external + (i + 8) * 8))
-        node, depth = resolve(ctx, slot, pl64(external + i * 8), 2)
+        passed = here + lookup_entry(0, i - lo) if here != 0 else 0
+        node, depth = resolve(ctx, slot, pl64(external + i * 8), 2, passed)
         if node == 0 or _on_path(ctx, node, depth) != 0:
             continue
         if parent != 0 and is_above(ctx, node, depth, parent, parent_depth) != 0:
@@ -322,13 +326,12 @@ def find_moved(ctx, slot, parent, parent_depth, external, n):
     Blocks that stay covered under their own hash need no look: an external hash has one place.
     """
     for k in range(get(ctx, C_N_TOUCHED)):
-        i = row_get(ctx, k, T_INDEX)
-        status = _moved(
-            ctx, slot, parent, parent_depth, external, i, i + row_get(ctx, k, T_HI) - row_get(ctx, k, T_LO)
-        )
+        i, node, lo = row_get(ctx, k, T_INDEX), row_get(ctx, k, T_NODE), row_get(ctx, k, T_LO)
+        here = lookup_entry(node, lo - (ld64(node_at(ctx, node) + N_START) & M32))
+        status = _moved(ctx, slot, parent, parent_depth, external, i, i + row_get(ctx, k, T_HI) - lo, here)
         if status != OK:
             return status
-    status = _moved(ctx, slot, parent, parent_depth, external, get(ctx, C_REST), n)
+    status = _moved(ctx, slot, parent, parent_depth, external, get(ctx, C_REST), n, 0)
     if status == OK and get(ctx, C_EXACT) != 0:
         status = _keep_behind(ctx, slot)
     return status

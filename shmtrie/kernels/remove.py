@@ -118,7 +118,7 @@ def remove(ctx, slot, external, n):
         taken = 1
         for _ in range(TRIES):
             taken = 1
-            node, depth = resolve(ctx, slot, pl64(external + i * 8), 1)
+            node, depth = resolve(ctx, slot, pl64(external + i * 8), 1, 0)
             status = OK
             if node == 0:
                 break

@@ -23,7 +23,7 @@ from shmtrie.layout import COV_ALIAS, M12, M31, M32, N_START, N_TAIL
 
 # ------------------------------------------------------------------------------------------------ both
 @jit
-def resolve(ctx, slot, h, upward):
+def resolve(ctx, slot, h, upward, passed):
     """The place that the rank covers under its own hash `h`: (node, depth), or (0, 0).
 
     Parameters
@@ -32,8 +32,10 @@ def resolve(ctx, slot, h, upward):
         Which entries a stale one takes along: 0 from the place to the rank's cutoff (a store goes on from
         there), 1 from where the rank's coverage begins to the place (a removal from the tail comes that way;
         at the beginning, behind a hole, it comes from the head: as 0), 2 none.
+    passed : int64
+        A lookup entry that is not looked at (see `lookup_entry`), or 0.
     """
-    entry_at, node, depth = lookup_find(ctx, slot, h)
+    entry_at, node, depth = lookup_find(ctx, slot, h, passed)
     if node != 0:
         stale = lshr(pl64(entry_at), 32)
         if stale != node and upward != 2:

@@ -231,7 +231,7 @@ def store(ctx, slot, has_parent, parent, local, external, n):
     while tries < REPLANS:
         above, above_depth = 0, -1
         if has_parent != 0:
-            above, above_depth = resolve(ctx, slot, parent, 0)
+            above, above_depth = resolve(ctx, slot, parent, 0, 0)
             if above == 0:
                 return NO_PARENT
         if n == 0:
