@@ -18,13 +18,13 @@ from .kernels import context as c
 from .kernels.alias_lookup import ALIAS_FILL
 from .kernels.extents import CLASS_WORDS
 from .kernels.nodes import NODE_HINTS
-from .kernels.parts import LOOKUP_FILL, PART_BYTES, PARTS
+from .kernels.parts import LOOKUP_FILL, PART_WORDS, PARTS
 from .kernels.plan import MAX_CUTS, T_WIDTH, X_WIDTH
 from .layout import H_EPOCH, LANE_BYTES, LINE, N_CLASSES
 from .segment import Segment
 from .tables import Table, aligned
 
-_PART_LINES = 2
+_LOOKUP_LINES = 512
 _ALIAS_LINES = 64
 _SEEN_WORDS = 8_192
 _MAP_ENTRIES = 512
@@ -165,13 +165,15 @@ class WriterContext(Context):
     # ------------------------------------------------------------------------------------------ growth
     def _new_lookup(self) -> Table:
         mine = self.address  # and not self: tables are let go with the context
-        self.area(c.C_LOOKUP, PARTS * PART_BYTES)
-        parts = self._array(c.C_LOOKUP, PARTS * PART_BYTES, np.int64).reshape(PARTS, -1)
+        self.area(c.C_LOOKUP, PARTS * 8)
+        self.area(c.C_LOOKUP_WORDS, PARTS * PART_WORDS * 8)
+        directory = self._array(c.C_LOOKUP, PARTS * 8, np.int64)
+        words = self._array(c.C_LOOKUP_WORDS, PARTS * PART_WORDS * 8, np.int64).reshape(PARTS, PART_WORDS)
 
         def move(old: int, lines: int) -> None:
             batch.lookup_move(mine, old, lines)
 
-        return Table(parts, LOOKUP_FILL, _PART_LINES, move)
+        return Table(words, directory, LOOKUP_FILL, _LOOKUP_LINES, move)
 
     def _new_aliases(self) -> Table:
         mine = self.address
@@ -179,8 +181,8 @@ class WriterContext(Context):
         def move(old: int, lines: int) -> None:
             batch.aliases_move(mine, old, lines)
 
-        words = self.words[c.C_ALIASES : c.C_ALIASES + 4].reshape(1, -1)
-        return Table(words, ALIAS_FILL, _ALIAS_LINES, move)
+        words = self.words[c.C_ALIASES : c.C_ALIASES_LIMIT + 1].reshape(1, -1)
+        return Table(words, None, ALIAS_FILL, _ALIAS_LINES, move)
 
     def grow(self, need: int) -> None:
         """Make room for `need` more entries in the lookup, as hashes usually spread over its parts."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +12,8 @@ from .layout import LINE
 
 __all__ = ["Table", "aligned"]
 
-ADDRESS, MASK, USED, TOMBS = range(4)  # words of a part
-AT_ONCE = 8_192  # lines to which a group may grow as a whole: 512 KiB
+ADDRESS, MASK, USED, TOMBS, LIMIT = range(5)
+AT_ONCE = 4_096  # lines: 256 KiB
 
 
 def aligned(n_bytes: int) -> tuple[npt.NDArray[Any], int]:
@@ -23,111 +23,125 @@ def aligned(n_bytes: int) -> tuple[npt.NDArray[Any], int]:
 
 
 class _Group(NamedTuple):
-    """Parts that grow together: of one size, one behind the other in memory, which it owns."""
+    """Parts that are one hash table, and its memory."""
 
     first: int
     n_parts: int
     memory: npt.NDArray[Any]
 
-    @property
-    def rows(self) -> slice:
-        return slice(self.first, self.first + self.n_parts)
-
 
 class Table:
-    """A table of one part or of many.
+    """A table whose parts, told apart by bits of the hash, are hash tables of their own once it is large.
 
-    At first all parts are one group: a small table grows as a whole. One that would become larger than
-    `AT_ONCE` lines is cut in halves before, so that no event waits long for others' entries to be moved.
+    At first there is one for all parts. One that would get more than `AT_ONCE` lines is cut in halves
+    instead, so that no event waits long for others' entries to be moved.
 
     Parameters
     ----------
-    parts : ndarray of int64, shape (n, 4)
-        What kernels know of each part: address of its lines, lines - 1, entries, tombstones. n is a power of
-        two.
+    words : ndarray of int64, shape (n, 5 or more)
+        What kernels know of a hash table: address of its lines, lines - 1, entries, tombstones, how many of
+        both there may be; in the row of its first part. n is a power of two.
+    directory : ndarray of int64, shape (n,), or None
+        For each part the address of the words of its hash table, if kernels ask for it.
     fill : int
-        Entries a line, beyond which a part grows.
+        Entries a line, beyond which a hash table grows.
     least : int
-        Lines of a part at first; it gets no smaller.
+        Lines that it has at first; it gets no smaller.
     move : callable
         Of the address and number of older lines: moves their entries into the present ones, those that are
         still needed.
     """
 
     def __init__(
-        self, parts: npt.NDArray[np.int64], fill: int, least: int, move: Callable[[int, int], object]
+        self,
+        words: npt.NDArray[np.int64],
+        directory: npt.NDArray[np.int64] | None,
+        fill: int,
+        least: int,
+        move: Callable[[int, int], object],
     ) -> None:
-        self.parts: Final = parts
+        self._words = words
+        self._directory = np.zeros(len(words), np.int64) if directory is None else directory
         self._fill, self._least, self._move = fill, least, move
-        memory, address = aligned(len(parts) * least * LINE)
-        self._groups = [_Group(0, len(parts), memory)]
-        self._settle(self._groups[0], address, least)
+        self._groups: list[_Group] = []
+        self._set(slice(0, 0), [self._new(0, len(words), least)])
 
     @property
     def n_lines(self) -> int:
-        """Lines of all parts."""
-        return int(np.sum(self.parts[:, MASK] + 1))
+        """Lines in all."""
+        return int(sum(self._words[group.first, MASK] + 1 for group in self._groups))
 
     @property
     def used(self) -> int:
         """Entries."""
-        return int(np.sum(self.parts[:, USED]))
+        return int(sum(self._words[group.first, USED] for group in self._groups))
 
     @property
     def memory(self) -> list[npt.NDArray[Any]]:
         """Owners of the lines."""
-        return list({id(group.memory): group.memory for group in self._groups}.values())
+        return [group.memory for group in self._groups]
 
     def grow(self, needs: npt.NDArray[np.int64]) -> None:
         """Make room for so many more entries, by part."""
-        full = self.parts[:, USED] + self.parts[:, TOMBS] + needs > (self.parts[:, MASK] + 1) * self._fill
-        while full.any():
-            part = int(np.argmax(full))
-            full[self._grow(part, needs).rows] = False
+        while True:
+            firsts = [group.first for group in self._groups]
+            words, more = self._words[firsts], np.add.reduceat(needs, firsts)
+            full = words[:, USED] + words[:, TOMBS] + more > words[:, LIMIT]
+            k = int(np.argmax(full))
+            if not full[k]:
+                return
+            self._grow(k, int(more[k]))
 
-    def _grow(self, part: int, needs: npt.NDArray[np.int64]) -> _Group:
-        """Rehash a group with the part in it, and return it.
+    def _grow(self, k: int, more: int) -> None:
+        """Rehash a hash table, or make two of it.
 
         A rehash leaves out what is no longer needed. When that was much, a smaller table does: otherwise
         ranks that come and go would make it grow for ever.
         """
-        k = next(k for k, group in enumerate(self._groups) if part < group.first + group.n_parts)
         group = self._groups[k]
-        now = int(self.parts[part, MASK]) + 1
-        while (lines := self._enough(group, needs, now)) * group.n_parts > AT_ONCE and group.n_parts > 1:
-            half = group.n_parts // 2
-            halves = [_Group(first, half, group.memory) for first in (group.first, group.first + half)]
-            self._groups[k : k + 1] = halves
-            k += part >= halves[1].first
-            group = self._groups[k]
-        self._rehash(k, lines)
-        fewer = self._enough(group, needs, self._least)
-        if fewer < lines:
-            self._rehash(k, fewer)
-        return self._groups[k]
+        words = self._words[group.first]
+        now = int(words[MASK]) + 1
+        lines = self._enough(int(words[USED]) + more, now)
+        if lines <= AT_ONCE or group.n_parts == 1:
+            self._replace(k, [self._new(group.first, group.n_parts, lines)])
+            fewer = self._enough(int(words[USED]) + more, self._least)
+            if fewer < lines:
+                self._replace(k, [self._new(group.first, group.n_parts, fewer)])
+            return
+        # each half has room for all entries, if it comes to that
+        half = group.n_parts // 2
+        self._replace(k, [self._new(first, half, now) for first in (group.first, group.first + half)])
 
-    def _enough(self, group: _Group, needs: npt.NDArray[np.int64], lines: int) -> int:
-        """Lines of each part, from so many on, that have a line's worth of room left for each."""
-        most = int(np.max(self.parts[group.rows, USED] + needs[group.rows]))
-        while most > lines * (self._fill - 1):
+    def _limit(self, first: int, lines: int) -> int:
+        """Entries that a hash table takes: up to one a line less than `fill`, and for each another number.
+
+        Well mixed hashes fill all alike, and they must not all grow in the same event.
+        """
+        n = len(self._words)
+        return lines * self._fill - lines * (first * 157 % n) // n
+
+    def _enough(self, entries: int, lines: int) -> int:
+        """Lines, from so many on, in which the entries leave some room."""
+        while entries > lines * (self._fill - 1):
             lines *= 2
         return lines
 
-    def _rehash(self, k: int, lines: int) -> None:
-        group = self._groups[k]
-        before = self.parts[group.rows].copy()
-        memory, address = aligned(group.n_parts * lines * LINE)
-        try:
-            self._groups[k] = group._replace(memory=memory)
-            self._settle(group, address, lines)
-            self._move(int(before[0, ADDRESS]), int(before[:, MASK].sum()) + group.n_parts)
-        except BaseException:  # an interrupt must not leave a table without its entries
-            self._groups[k] = group
-            self.parts[group.rows] = before
-            raise
+    def _new(self, first: int, n_parts: int, lines: int) -> tuple[_Group, int, int]:
+        memory, address = aligned(lines * LINE)
+        return _Group(first, n_parts, memory), address, lines
 
-    def _settle(self, group: _Group, address: int, lines: int) -> None:
-        rows = self.parts[group.rows]
-        rows[:, ADDRESS] = address + np.arange(group.n_parts) * (lines * LINE)
-        rows[:, MASK] = lines - 1
-        rows[:, USED] = rows[:, TOMBS] = 0
+    def _set(self, groups: slice, new: list[tuple[_Group, int, int]]) -> None:
+        self._groups[groups] = [group for group, _, _ in new]
+        for group, address, lines in new:
+            words = self._words[group.first]
+            words[: LIMIT + 1] = address, lines - 1, 0, 0, self._limit(group.first, lines)
+            self._directory[group.first : group.first + group.n_parts] = words.ctypes.data
+
+    def _replace(self, k: int, new: list[tuple[_Group, int, int]]) -> None:
+        old, words, directory = list(self._groups), self._words.copy(), self._directory.copy()
+        try:
+            self._set(slice(k, k + 1), new)
+            self._move(int(words[old[k].first, ADDRESS]), int(words[old[k].first, MASK]) + 1)
+        except BaseException:  # an interrupt must not leave a table without its entries
+            self._groups, self._words[:], self._directory[:] = old, words, directory
+            raise

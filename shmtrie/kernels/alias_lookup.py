@@ -10,6 +10,7 @@ from shmtrie.atomics import ld64, lshr, pl64, ps64
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.context import (
     C_ALIASES,
+    C_ALIASES_LIMIT,
     C_ALIASES_MASK,
     C_ALIASES_TOMBS,
     C_ALIASES_USED,
@@ -23,7 +24,7 @@ from shmtrie.kernels.places import own_alias, own_word, suffix_at
 from shmtrie.kernels.protocol import node_at
 from shmtrie.layout import COV_ALIAS, LINE, M32, N_START
 
-ALIAS_FILL = 3  # entries a line, beyond which the table grows
+ALIAS_FILL = 3  # entries a line, at most
 
 
 # ----------------------------------------------------------------------------- alias entries
@@ -31,7 +32,7 @@ ALIAS_FILL = 3  # entries a line, beyond which the table grows
 def alias_entry_room(ctx, n):
     """Whether n more entries may be put."""
     used = get(ctx, C_ALIASES_USED) + get(ctx, C_ALIASES_TOMBS)
-    return used + n <= (get(ctx, C_ALIASES_MASK) + 1) * ALIAS_FILL
+    return used + n <= get(ctx, C_ALIASES_LIMIT)
 
 
 @inl

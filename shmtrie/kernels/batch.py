@@ -260,7 +260,7 @@ def take_todo(ctx, other):
 # ---------------------------------------------------------------------------- private tables
 @entry("int64(int64, int64, int64)")
 def lookup_move(ctx, old, lines):
-    """Rehash the entries that a part of the lookup had in `lines` older lines into the ones it has now."""
+    """Rehash the entries that a hash table of the lookup had into what has taken its place."""
     lookup_rehash(ctx, old, lines)
     return 0
 

@@ -1,10 +1,11 @@
-"""The lane's lookup is in parts, of which some grow at a time, so that growing never takes long.
+"""The lane's lookup is in parts, so that it can grow some at a time, which never takes long.
 
 A table of millions of entries takes a good part of a second to rehash, and its lane's events wait meanwhile.
-Which part an entry belongs to is told by bits of its mixed hash that neither the line in the part nor the tag
-of an entry uses. The directory has a row for each part; who grows them is `shmtrie.tables`::
+Which part an entry belongs to is told by bits of its mixed hash that neither the line nor the tag of an entry
+uses. The directory says for each part where the words of its hash table are, which may be that of others,
+too; who grows them is `shmtrie.tables`::
 
-    address of its lines | lines - 1 | entries | tombstones
+    address of its lines | lines - 1 | entries | tombstones | how many of both there may be
 """
 
 from __future__ import annotations
@@ -15,10 +16,9 @@ from shmtrie.kernels.context import C_LOOKUP, C_PART_NEEDS, get
 
 PARTS = 256
 PART = 35  # bits of a mixed hash from here on say which part; lines take those below, tags those from 43
-P_LINES, P_MASK, P_USED, P_TOMBS = 0, 8, 16, 24
-PART_BYTES = 32
-LOOKUP_FILL = 7  # entries a line, beyond which a part grows
-FEW = 16  # so many hashes are not counted by part if each part has room for all of them
+P_LINES, P_MASK, P_USED, P_TOMBS, P_LIMIT = 0, 8, 16, 24, 32
+PART_WORDS = 8  # one cache line
+LOOKUP_FILL = 7  # entries a line, at most
 
 
 @inl
@@ -29,20 +29,20 @@ def mix(h):
 
 @inl
 def part_of(ctx, x):
-    """Address of the directory row of the part in which entries of the mixed hash `x` are."""
-    return get(ctx, C_LOOKUP) + (lshr(x, PART) & (PARTS - 1)) * PART_BYTES
+    """Address of the words of the hash table in which entries of the mixed hash `x` are."""
+    return pl64(get(ctx, C_LOOKUP) + (lshr(x, PART) & (PARTS - 1)) * 8)
 
 
 @inl
-def part_add(row, word, n):
-    """Add to a number of a row."""
-    ps64(row + word, pl64(row + word) + n)
+def part_add(words, which, n):
+    """Add to one of the words."""
+    ps64(words + which, pl64(words + which) + n)
 
 
 @inl
-def part_room(row, n):
-    """Whether n more entries may be put into the part."""
-    return pl64(row + P_USED) + pl64(row + P_TOMBS) + n <= (pl64(row + P_MASK) + 1) * LOOKUP_FILL
+def part_room(words, n):
+    """Whether n more entries may be put."""
+    return pl64(words + P_USED) + pl64(words + P_TOMBS) + n <= pl64(words + P_LIMIT)
 
 
 @jit
@@ -60,11 +60,17 @@ def add_need(ctx, h):
 
 @jit
 def _room_by_part(ctx, hashes, n):
+    """0 if a hash table has no room for those of the hashes that are its own; the needs say how many."""
     clear_needs(ctx)
     for i in range(n):
         add_need(ctx, pl64(hashes + i * 8))
-    for p in range(PARTS):
-        if not part_room(get(ctx, C_LOOKUP) + p * PART_BYTES, pl64(get(ctx, C_PART_NEEDS) + p * 8)):
+    words, need = 0, 0
+    for p in range(PARTS):  # those of one hash table lie side by side
+        its = pl64(get(ctx, C_LOOKUP) + p * 8)
+        if its != words:
+            words, need = its, 0
+        need += pl64(get(ctx, C_PART_NEEDS) + p * 8)
+        if not part_room(words, need):
             return 0
     return 1
 
@@ -72,10 +78,7 @@ def _room_by_part(ctx, hashes, n):
 @inl
 def lookup_room(ctx, hashes, n):
     """1 if an entry may be put for each of n hashes, which are at an address; 0 with the needs by part."""
-    if n <= FEW:
-        i = 0
-        while i < n and part_room(part_of(ctx, mix(pl64(hashes + i * 8))), n):
-            i += 1
-        if i >= n:
-            return 1
-    return _room_by_part(ctx, hashes, n)
+    i = 0
+    while i < n and part_room(part_of(ctx, mix(pl64(hashes + i * 8))), n):
+        i += 1
+    return 1 if i >= n else _room_by_part(ctx, hashes, n)
