@@ -18,7 +18,7 @@ from .kernels import context as c
 from .kernels.alias_lookup import ALIAS_FILL
 from .kernels.extents import CLASS_WORDS
 from .kernels.nodes import NODE_HINTS
-from .kernels.parts import LOOKUP_FILL, PART_WORDS, PARTS
+from .kernels.parts import LOOKUP_FILL, PARTS, ROW
 from .kernels.plan import MAX_CUTS, T_WIDTH, X_WIDTH
 from .layout import H_EPOCH, LANE_BYTES, LINE, N_CLASSES
 from .segment import Segment
@@ -165,15 +165,15 @@ class WriterContext(Context):
     # ------------------------------------------------------------------------------------------ growth
     def _new_lookup(self) -> Table:
         mine = self.address  # and not self: tables are let go with the context
-        self.area(c.C_LOOKUP, PARTS * 8)
-        self.area(c.C_LOOKUP_WORDS, PARTS * PART_WORDS * 8)
-        directory = self._array(c.C_LOOKUP, PARTS * 8, np.int64)
-        words = self._array(c.C_LOOKUP_WORDS, PARTS * PART_WORDS * 8, np.int64).reshape(PARTS, PART_WORDS)
+        self.area(c.C_LOOKUP, PARTS * ROW)
+        self.area(c.C_LOOKUP_WORDS, PARTS * ROW)
+        directory = self._array(c.C_LOOKUP, PARTS * ROW, np.int64).reshape(PARTS, 2)
+        words = self._array(c.C_LOOKUP_WORDS, PARTS * ROW, np.int64).reshape(PARTS, 2)
 
         def move(old: int, lines: int) -> None:
             batch.lookup_move(mine, old, lines)
 
-        return Table(words, directory, LOOKUP_FILL, _LOOKUP_LINES, move)
+        return Table(directory, words, LOOKUP_FILL, _LOOKUP_LINES, move)
 
     def _new_aliases(self) -> Table:
         mine = self.address
@@ -181,8 +181,9 @@ class WriterContext(Context):
         def move(old: int, lines: int) -> None:
             batch.aliases_move(mine, old, lines)
 
-        words = self.words[c.C_ALIASES : c.C_ALIASES_LIMIT + 1].reshape(1, -1)
-        return Table(words, None, ALIAS_FILL, _ALIAS_LINES, move)
+        directory = self.words[c.C_ALIASES : c.C_ALIASES + 2].reshape(1, 2)
+        words = self.words[c.C_ALIASES_USED : c.C_ALIASES_USED + 2].reshape(1, 2)
+        return Table(directory, words, ALIAS_FILL, _ALIAS_LINES, move)
 
     def grow(self, need: int) -> None:
         """Make room for `need` more entries in the lookup, as hashes usually spread over its parts."""

@@ -12,7 +12,7 @@ from .layout import LINE
 
 __all__ = ["Table", "aligned"]
 
-ADDRESS, MASK, USED, TOMBS, LIMIT = range(5)
+USED, FREE = range(2)
 AT_ONCE = 4_096  # lines: 256 KiB
 
 
@@ -27,7 +27,9 @@ class _Group(NamedTuple):
 
     first: int
     n_parts: int
+    n_lines: int
     memory: npt.NDArray[Any]
+    address: int
 
 
 class Table:
@@ -38,11 +40,11 @@ class Table:
 
     Parameters
     ----------
-    words : ndarray of int64, shape (n, 5 or more)
-        What kernels know of a hash table: address of its lines, lines - 1, entries, tombstones, how many of
-        both there may be; in the row of its first part. n is a power of two.
-    directory : ndarray of int64, shape (n,), or None
-        For each part the address of the words of its hash table, if kernels ask for it.
+    directory : ndarray of int64, shape (n, 2)
+        What kernels know of each part: address of the lines of its hash table, with the logarithm of their
+        number in the low bits; address of the hash table's words. n is a power of two.
+    words : ndarray of int64, shape (n, 2)
+        Of a hash table, in the row of its first part: entries, and how many more it takes.
     fill : int
         Entries a line, beyond which a hash table grows.
     least : int
@@ -54,14 +56,13 @@ class Table:
 
     def __init__(
         self,
+        directory: npt.NDArray[np.int64],
         words: npt.NDArray[np.int64],
-        directory: npt.NDArray[np.int64] | None,
         fill: int,
         least: int,
         move: Callable[[int, int], object],
     ) -> None:
-        self._words = words
-        self._directory = np.zeros(len(words), np.int64) if directory is None else directory
+        self._directory, self._words = directory, words
         self._fill, self._least, self._move = fill, least, move
         self._groups: list[_Group] = []
         self._set(slice(0, 0), [self._new(0, len(words), least)])
@@ -69,7 +70,7 @@ class Table:
     @property
     def n_lines(self) -> int:
         """Lines in all."""
-        return int(sum(self._words[group.first, MASK] + 1 for group in self._groups))
+        return sum(group.n_lines for group in self._groups)
 
     @property
     def used(self) -> int:
@@ -85,8 +86,8 @@ class Table:
         """Make room for so many more entries, by part."""
         while True:
             firsts = [group.first for group in self._groups]
-            words, more = self._words[firsts], np.add.reduceat(needs, firsts)
-            full = words[:, USED] + words[:, TOMBS] + more > words[:, LIMIT]
+            more = np.add.reduceat(needs, firsts)
+            full = self._words[firsts, FREE] < more
             k = int(np.argmax(full))
             if not full[k]:
                 return
@@ -99,18 +100,19 @@ class Table:
         ranks that come and go would make it grow for ever.
         """
         group = self._groups[k]
-        words = self._words[group.first]
-        now = int(words[MASK]) + 1
-        lines = self._enough(int(words[USED]) + more, now)
+        need = int(self._words[group.first, USED]) + more
+        lines = self._enough(need, group.n_lines)
         if lines <= AT_ONCE or group.n_parts == 1:
             self._replace(k, [self._new(group.first, group.n_parts, lines)])
-            fewer = self._enough(int(words[USED]) + more, self._least)
+            fewer = self._enough(int(self._words[group.first, USED]) + more, self._least)
             if fewer < lines:
                 self._replace(k, [self._new(group.first, group.n_parts, fewer)])
             return
         # each half has room for all entries, if it comes to that
         half = group.n_parts // 2
-        self._replace(k, [self._new(first, half, now) for first in (group.first, group.first + half)])
+        self._replace(
+            k, [self._new(first, half, group.n_lines) for first in (group.first, group.first + half)]
+        )
 
     def _limit(self, first: int, lines: int) -> int:
         """Entries that a hash table takes: up to one a line less than `fill`, and for each another number.
@@ -126,22 +128,22 @@ class Table:
             lines *= 2
         return lines
 
-    def _new(self, first: int, n_parts: int, lines: int) -> tuple[_Group, int, int]:
-        memory, address = aligned(lines * LINE)
-        return _Group(first, n_parts, memory), address, lines
+    def _new(self, first: int, n_parts: int, lines: int) -> _Group:
+        return _Group(first, n_parts, lines, *aligned(lines * LINE))
 
-    def _set(self, groups: slice, new: list[tuple[_Group, int, int]]) -> None:
-        self._groups[groups] = [group for group, _, _ in new]
-        for group, address, lines in new:
+    def _set(self, groups: slice, new: list[_Group]) -> None:
+        self._groups[groups] = new
+        for group in new:
             words = self._words[group.first]
-            words[: LIMIT + 1] = address, lines - 1, 0, 0, self._limit(group.first, lines)
-            self._directory[group.first : group.first + group.n_parts] = words.ctypes.data
+            words[USED], words[FREE] = 0, self._limit(group.first, group.n_lines)
+            lines = group.address | (group.n_lines.bit_length() - 1)
+            self._directory[group.first : group.first + group.n_parts] = lines, words.ctypes.data
 
-    def _replace(self, k: int, new: list[tuple[_Group, int, int]]) -> None:
+    def _replace(self, k: int, new: list[_Group]) -> None:
         old, words, directory = list(self._groups), self._words.copy(), self._directory.copy()
         try:
             self._set(slice(k, k + 1), new)
-            self._move(int(words[old[k].first, ADDRESS]), int(words[old[k].first, MASK]) + 1)
+            self._move(old[k].address, old[k].n_lines)
         except BaseException:  # an interrupt must not leave a table without its entries
             self._groups, self._words[:], self._directory[:] = old, words, directory
             raise

@@ -10,9 +10,7 @@ from shmtrie.atomics import ld64, lshr, pl64, ps64
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.context import (
     C_ALIASES,
-    C_ALIASES_LIMIT,
-    C_ALIASES_MASK,
-    C_ALIASES_TOMBS,
+    C_ALIASES_FREE,
     C_ALIASES_USED,
     C_N_NODES,
     get,
@@ -31,13 +29,19 @@ ALIAS_FILL = 3  # entries a line, at most
 @inl
 def alias_entry_room(ctx, n):
     """Whether n more entries may be put."""
-    used = get(ctx, C_ALIASES_USED) + get(ctx, C_ALIASES_TOMBS)
-    return used + n <= get(ctx, C_ALIASES_LIMIT)
+    return n <= get(ctx, C_ALIASES_FREE)
 
 
 @inl
-def _alias_line(ctx, h, slot):
-    return lshr(mix(h ^ (slot * 0x2545F4914F6CDD1D)), 20) & get(ctx, C_ALIASES_MASK)
+def _lines(ctx):
+    """Address of the lines, and their number - 1."""
+    word = get(ctx, C_ALIASES)
+    return word & ~63, (1 << (word & 63)) - 1
+
+
+@inl
+def _alias_line(mask, h, slot):
+    return lshr(mix(h ^ (slot * 0x2545F4914F6CDD1D)), 20) & mask
 
 
 @inl
@@ -52,9 +56,10 @@ def alias_entry_find(ctx, slot, h):
     """
     if get(ctx, C_ALIASES_USED) == 0:
         return 0, 0, 0
-    line = _alias_line(ctx, h, slot)
-    for _ in range(get(ctx, C_ALIASES_MASK) + 1):
-        b = get(ctx, C_ALIASES) + line * LINE
+    lines, mask = _lines(ctx)
+    line = _alias_line(mask, h, slot)
+    for _ in range(mask + 1):
+        b = lines + line * LINE
         open_ = 0
         for k in range(4):
             value = pl64(b + k * 16 + 8)
@@ -75,18 +80,19 @@ def alias_entry_find(ctx, slot, h):
                                 return b + k * 16, node, depth
         if open_ != 0:
             break
-        line = (line + 1) & get(ctx, C_ALIASES_MASK)
+        line = (line + 1) & mask
     return 0, 0, 0
 
 
 @jit
 def alias_entry_put(ctx, slot, h, node, offset):
     """Enter a place under the rank's own hash, unless it is there."""
-    line = _alias_line(ctx, h, slot)
+    lines, mask = _lines(ctx)
+    line = _alias_line(mask, h, slot)
     value = alias_value(node, offset, slot)
     free = 0
-    for _ in range(get(ctx, C_ALIASES_MASK) + 1):
-        b = get(ctx, C_ALIASES) + line * LINE
+    for _ in range(mask + 1):
+        b = lines + line * LINE
         open_ = 0
         for k in range(4):
             have = pl64(b + k * 16 + 8)
@@ -99,11 +105,11 @@ def alias_entry_put(ctx, slot, h, node, offset):
                     open_ = 1
         if open_ != 0:
             break
-        line = (line + 1) & get(ctx, C_ALIASES_MASK)
+        line = (line + 1) & mask
     if free == 0:  # as in `lookup_put`
         return
-    if pl64(free + 8) == 1:
-        put(ctx, C_ALIASES_TOMBS, get(ctx, C_ALIASES_TOMBS) - 1)
+    if pl64(free + 8) == 0:
+        put(ctx, C_ALIASES_FREE, get(ctx, C_ALIASES_FREE) - 1)
     ps64(free, h)
     ps64(free + 8, value)
     put(ctx, C_ALIASES_USED, get(ctx, C_ALIASES_USED) + 1)
@@ -112,9 +118,10 @@ def alias_entry_put(ctx, slot, h, node, offset):
 @jit
 def alias_entry_delete(ctx, slot, h, node, depth):
     """Delete the rank's entries under `h` that lead to the place."""
-    line = _alias_line(ctx, h, slot)
-    for _ in range(get(ctx, C_ALIASES_MASK) + 1):
-        b = get(ctx, C_ALIASES) + line * LINE
+    lines, mask = _lines(ctx)
+    line = _alias_line(mask, h, slot)
+    for _ in range(mask + 1):
+        b = lines + line * LINE
         open_ = 0
         for k in range(4):
             if pl64(b + k * 16 + 8) == 0:
@@ -127,12 +134,12 @@ def alias_entry_delete(ctx, slot, h, node, depth):
                     there = (ld64(node_at(ctx, other) + N_START) & M32) + ((value >> 16) & 0xFFFF)
                     if there == depth and suffix_at(ctx, other, there) == node:
                         ps64(b + k * 16 + 8, 0 if open_ != 0 else 1)
-                        if open_ == 0:
-                            put(ctx, C_ALIASES_TOMBS, get(ctx, C_ALIASES_TOMBS) + 1)
+                        if open_ != 0:
+                            put(ctx, C_ALIASES_FREE, get(ctx, C_ALIASES_FREE) + 1)
                         put(ctx, C_ALIASES_USED, get(ctx, C_ALIASES_USED) - 1)
         if open_ != 0:
             return
-        line = (line + 1) & get(ctx, C_ALIASES_MASK)
+        line = (line + 1) & mask
 
 
 @jit

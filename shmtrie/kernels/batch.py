@@ -38,7 +38,7 @@ from shmtrie.kernels.holes import remove_exactly
 from shmtrie.kernels.lists import has_todo, push_todo, todo_length
 from shmtrie.kernels.lookup import lookup_has, lookup_put, lookup_rehash
 from shmtrie.kernels.nodes import nodes_high
-from shmtrie.kernels.parts import add_need, clear_needs, lookup_room, mix, part_of, part_room
+from shmtrie.kernels.parts import add_need, clear_needs, lookup_room, mix, part_room, part_row
 from shmtrie.kernels.places import FOUND, HOPS, hash_at, own_alias, own_word, reached_suffix
 from shmtrie.kernels.protocol import count, node_at
 from shmtrie.kernels.reclaim import work_todo
@@ -291,7 +291,7 @@ def _adopt_node(ctx, slot, node, low):
         found, h = hash_at(ctx, a, start + p)
         if found == FOUND and lookup_has(ctx, h, node, start + p) == 0:
             # asked for an entry that is not there yet: a suffix is come by twice, and needs no room then
-            if not part_room(part_of(ctx, mix(h)), 1):
+            if not part_room(part_row(ctx, mix(h)), 1):
                 clear_needs(ctx)
                 for rest in range(p, stop):
                     add_need(ctx, hash_at(ctx, a, start + rest)[1])

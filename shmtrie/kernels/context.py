@@ -51,11 +51,10 @@ from shmtrie.kernels.build import inl
     C_LOOKUP,  # directory of its parts
     C_LOOKUP_WORDS,  # of its hash tables
     C_PART_NEEDS,  # by part: entries that an event may add
-    C_ALIASES,  # entries of 16 bytes, 4 a line
-    C_ALIASES_MASK,  # lines - 1
+    C_ALIASES,  # entries of 16 bytes, 4 a line: address, with the logarithm of the number of lines
+    C_ALIASES_WORDS,  # address of the next two
     C_ALIASES_USED,
-    C_ALIASES_TOMBS,
-    C_ALIASES_LIMIT,
+    C_ALIASES_FREE,  # how many more entries it takes
     C_MINE,  # u32 by slot: all ones where this lane owns the rank
     C_EPOCH_SEEN,
     # private map (worker_id, dp_rank) -> slot: entries of 24 bytes
@@ -91,7 +90,7 @@ from shmtrie.kernels.build import inl
     C_REST_NODE,  # the node that gets them as a child
     C_REST_DEPTH,
     C_TOP,  # the first of the new nodes
-) = cast("list[int]", [np.int64(k) for k in range(68)])  # no plain ints: helpers are then compiled once
+) = cast("list[int]", [np.int64(k) for k in range(67)])  # no plain ints: helpers are then compiled once
 C_HOOK = 120  # control array of the test build
 
 CONTEXT_WORDS = 128

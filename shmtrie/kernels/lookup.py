@@ -22,7 +22,7 @@ from shmtrie.kernels.context import (
 )
 from shmtrie.kernels.coverage import word_covers
 from shmtrie.kernels.edges import edge_fits
-from shmtrie.kernels.parts import P_LINES, P_MASK, P_TOMBS, P_USED, mix, part_add, part_of
+from shmtrie.kernels.parts import P_FREE, P_USED, mix, part_add, part_lines, part_row
 from shmtrie.kernels.places import FOUND, hash_at, own_most, own_word, place_of
 from shmtrie.kernels.protocol import count, node_at, scratch_get, scratch_put
 from shmtrie.layout import COUNTERS, COV_ALIAS, LINE, M32, N_EDGE, N_START
@@ -51,8 +51,8 @@ def lookup_find(ctx, slot, h, passed):
     zeros. `passed` is an entry that is not looked at, see `lookup_entry`; 0: all are.
     """
     x = mix(h)
-    words = part_of(ctx, x)
-    lines, mask = pl64(words + P_LINES), pl64(words + P_MASK)
+    row = part_row(ctx, x)
+    lines, mask = part_lines(row)
     line = x & mask
     tag = lshr(x, 43)
     for _ in range(mask + 1):
@@ -84,16 +84,16 @@ def lookup_entry(node, offset):
 @inl
 def lookup_prefetch(ctx, h):
     x = mix(h)
-    words = part_of(ctx, x)
-    prefetch(pl64(words + P_LINES) + (x & pl64(words + P_MASK)) * LINE)
+    lines, mask = part_lines(part_row(ctx, x))
+    prefetch(lines + (x & mask) * LINE)
 
 
 @jit
 def lookup_put(ctx, h, node, offset):
     """Enter a place. The caller has seen to room, and that the lane has no entry for the place."""
     x = mix(h)
-    words = part_of(ctx, x)
-    lines, mask = pl64(words + P_LINES), pl64(words + P_MASK)
+    row = part_row(ctx, x)
+    lines, mask = part_lines(row)
     line = x & mask
     tag = lshr(x, 43)
     free = 0
@@ -103,27 +103,27 @@ def lookup_put(ctx, h, node, offset):
         tombs = eq8(b, -1, 1)
         if tombs != 0:
             free = b + ctz(tombs) * 8
-            part_add(words, P_TOMBS, -1)
             break
         if empty != 0:
             free = b + ctz(empty) * 8
+            part_add(row, P_FREE, -1)
             break
         line = (line + 1) & mask
     if free == 0:  # only damage makes a node have more places than were reckoned with
         return
     ps64(free, lookup_entry(node, offset) | tag)
-    part_add(words, P_USED, 1)
+    part_add(row, P_USED, 1)
 
 
 @inl
-def _erase(words, b, entry_at):
+def _erase(row, b, entry_at):
     """A tombstone only in a full line: a probe stops at a line with an empty word."""
     if eq8(b, -1, 0) != 0:
         ps64(entry_at, 0)
+        part_add(row, P_FREE, 1)
     else:
         ps64(entry_at, 1)
-        part_add(words, P_TOMBS, 1)
-    part_add(words, P_USED, -1)
+    part_add(row, P_USED, -1)
 
 
 @jit
@@ -131,8 +131,8 @@ def lookup_delete(ctx, h, node, depth):
     """Delete the entry of the place (node, depth) under `h`; 1 if there was one."""
     a = node_at(ctx, node)
     x = mix(h)
-    words = part_of(ctx, x)
-    lines, mask = pl64(words + P_LINES), pl64(words + P_MASK)
+    row = part_row(ctx, x)
+    lines, mask = part_lines(row)
     line = x & mask
     tag = lshr(x, 43)
     want = lookup_entry(node, depth - (ld64(a + N_START) & M32)) | tag
@@ -140,7 +140,7 @@ def lookup_delete(ctx, h, node, depth):
         b = lines + line * LINE
         m = eq8(b, -1, want)
         if m != 0:
-            _erase(words, b, b + ctz(m) * 8)
+            _erase(row, b, b + ctz(m) * 8)
             return 1
         m = eq8(b, TAG, tag)
         while m != 0:
@@ -150,7 +150,7 @@ def lookup_delete(ctx, h, node, depth):
             if lshr(entry, 32) != 0:
                 other, at_depth = _place(ctx, entry, h)
                 if other == node and at_depth == depth:
-                    _erase(words, b, entry_at)
+                    _erase(row, b, entry_at)
                     return 1
         if eq8(b, -1, 0) != 0:
             return 0
@@ -162,8 +162,8 @@ def lookup_delete(ctx, h, node, depth):
 def lookup_has(ctx, h, node, depth):
     """1 if there is an entry of the place."""
     x = mix(h)
-    words = part_of(ctx, x)
-    lines, mask = pl64(words + P_LINES), pl64(words + P_MASK)
+    row = part_row(ctx, x)
+    lines, mask = part_lines(row)
     line = x & mask
     tag = lshr(x, 43)
     for _ in range(mask + 1):
@@ -185,8 +185,8 @@ def lookup_has(ctx, h, node, depth):
 @inl
 def _address_of(ctx, x, entry):
     """Address of exactly this entry, whose hash mixes to `x`, or 0."""
-    words = part_of(ctx, x)
-    lines, mask = pl64(words + P_LINES), pl64(words + P_MASK)
+    row = part_row(ctx, x)
+    lines, mask = part_lines(row)
     line = x & mask
     for _ in range(mask + 1):
         b = lines + line * LINE

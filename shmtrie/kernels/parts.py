@@ -2,10 +2,12 @@
 
 A table of millions of entries takes a good part of a second to rehash, and its lane's events wait meanwhile.
 Which part an entry belongs to is told by bits of its mixed hash that neither the line nor the tag of an entry
-uses. The directory says for each part where the words of its hash table are, which may be that of others,
-too; who grows them is `shmtrie.tables`::
+uses. The directory has a row of two words for each part: address of the lines of its hash table, which may be
+that of others, too, with the logarithm of their number in the low bits; and where the table's words are::
 
-    address of its lines | lines - 1 | entries | tombstones | how many of both there may be
+    entries | how many more it takes
+
+Who grows them is `shmtrie.tables`.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from shmtrie.kernels.context import C_LOOKUP, C_PART_NEEDS, get
 
 PARTS = 256
 PART = 35  # bits of a mixed hash from here on say which part; lines take those below, tags those from 43
-P_LINES, P_MASK, P_USED, P_TOMBS, P_LIMIT = 0, 8, 16, 24, 32
-PART_WORDS = 8  # one cache line
+D_LINES, D_WORDS = 0, 8  # of the directory
+ROW = 16
+P_USED, P_FREE = 0, 8  # of a hash table
 LOOKUP_FILL = 7  # entries a line, at most
 
 
@@ -28,21 +31,29 @@ def mix(h):
 
 
 @inl
-def part_of(ctx, x):
-    """Address of the words of the hash table in which entries of the mixed hash `x` are."""
-    return pl64(get(ctx, C_LOOKUP) + (lshr(x, PART) & (PARTS - 1)) * 8)
+def part_row(ctx, x):
+    """Address of the directory's row for the mixed hash `x`."""
+    return get(ctx, C_LOOKUP) + (lshr(x, PART) & (PARTS - 1)) * ROW
 
 
 @inl
-def part_add(words, which, n):
-    """Add to one of the words."""
-    ps64(words + which, pl64(words + which) + n)
+def part_lines(row):
+    """Address of the lines of a part's hash table, and their number - 1."""
+    word = pl64(row + D_LINES)
+    return word & ~63, (1 << (word & 63)) - 1
 
 
 @inl
-def part_room(words, n):
-    """Whether n more entries may be put."""
-    return pl64(words + P_USED) + pl64(words + P_TOMBS) + n <= pl64(words + P_LIMIT)
+def part_add(row, which, n):
+    """Add to one of the words of a part's hash table."""
+    at = pl64(row + D_WORDS) + which
+    ps64(at, pl64(at) + n)
+
+
+@inl
+def part_room(row, n):
+    """Whether n more entries may be put into a part's hash table."""
+    return pl64(pl64(row + D_WORDS) + P_FREE) >= n
 
 
 @jit
@@ -66,11 +77,11 @@ def _room_by_part(ctx, hashes, n):
         add_need(ctx, pl64(hashes + i * 8))
     words, need = 0, 0
     for p in range(PARTS):  # those of one hash table lie side by side
-        its = pl64(get(ctx, C_LOOKUP) + p * 8)
-        if its != words:
-            words, need = its, 0
+        row = get(ctx, C_LOOKUP) + p * ROW
+        if pl64(row + D_WORDS) != words:
+            words, need = pl64(row + D_WORDS), 0
         need += pl64(get(ctx, C_PART_NEEDS) + p * 8)
-        if not part_room(words, need):
+        if not part_room(row, need):
             return 0
     return 1
 
@@ -79,6 +90,6 @@ def _room_by_part(ctx, hashes, n):
 def lookup_room(ctx, hashes, n):
     """1 if an entry may be put for each of n hashes, which are at an address; 0 with the needs by part."""
     i = 0
-    while i < n and part_room(part_of(ctx, mix(pl64(hashes + i * 8))), n):
+    while i < n and part_room(part_row(ctx, mix(pl64(hashes + i * 8))), n):
         i += 1
     return 1 if i >= n else _room_by_part(ctx, hashes, n)
