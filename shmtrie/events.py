@@ -45,7 +45,9 @@ __all__ = [
     "encode_event",
     "hash_array",
     "offset_array",
+    "read_event",
     "split_event",
+    "take_apart",
 ]
 
 KIND_NONE: Final = 0
@@ -105,34 +107,52 @@ def split_event(event: EventLike) -> EventParts:
     TypeError, ValueError
         If it is no event or holds anything of a wrong type or out of range.
     """
+    kind, rank, parent, local, external, event_id = take_apart(read_event(event))
+    checked, event_id = as_rank(rank), as_u64(event_id)
+    if kind == KIND_NONE:
+        return EventParts(kind, checked, None, _NO_HASHES, _NO_HASHES, event_id)
+    parent = None if parent is None else as_u64(parent)
+    hashes = hash_array(external)
+    return EventParts(
+        kind, checked, parent, np.zeros_like(hashes) if local is None else hash_array(local), hashes, event_id
+    )
+
+
+def read_event(event: EventLike) -> RouterEvent:
+    """An event that may be JSON as a struct; TypeError or ValueError if it is neither."""
+    if isinstance(event, RouterEvent):
+        return event
     if isinstance(event, (bytes, bytearray, memoryview, str)):
-        event = decode_event(event)
-    elif not isinstance(event, RouterEvent):
-        raise TypeError(f"expected a RouterEvent or its JSON, got {type(event).__name__}")
+        return decode_event(event)
+    raise TypeError(f"expected a RouterEvent or its JSON, got {type(event).__name__}")
+
+
+def take_apart(event: RouterEvent) -> tuple[int, Any, Any, Any, Any, Any]:
+    """The fields of `EventParts` as they were written, hashes as lists; the local ones of a remove are None.
+
+    Raises
+    ------
+    TypeError
+        If what is in the event is of no kind that there is. Ids, ranks and hashes are not looked at.
+    """
     inner = event.event
     if not isinstance(inner, KvCacheEvent):
         raise TypeError(f"expected a KvCacheEvent, got {type(inner).__name__}")
-    rank = as_rank((event.worker_id, inner.dp_rank))
-    event_id = as_u64(inner.event_id)
-    data = inner.data
-    kind, parent, local, external = KIND_NONE, None, _NO_HASHES, _NO_HASHES
+    rank, event_id, data = (event.worker_id, inner.dp_rank), inner.event_id, inner.data
     if isinstance(data, KvCacheStoreData):
         if event.in_tier and event.in_domain:
-            kind = KIND_STORE
-            parent = None if data.parent_hash is None else as_u64(data.parent_hash)
-            local = hash_array([block.tokens_hash for block in data.blocks])
-            external = hash_array([block.block_hash for block in data.blocks])
+            blocks = data.blocks
+            local, external = [x.tokens_hash for x in blocks], [x.block_hash for x in blocks]
+            return KIND_STORE, rank, data.parent_hash, local, external, event_id
     elif isinstance(data, KvCacheRemoveData):
         if event.in_tier and event.in_domain:
-            kind = KIND_REMOVE
-            external = hash_array(data.block_hashes)
-            local = np.zeros_like(external)
+            return KIND_REMOVE, rank, None, None, data.block_hashes, event_id
     elif isinstance(data, str) and data == "cleared":
         if event.in_domain:
-            kind = KIND_CLEAR
+            return KIND_CLEAR, rank, None, (), (), event_id
     else:
         raise TypeError(f"event data must be a store, a remove or 'cleared', got {type(data).__name__}")
-    return EventParts(kind, rank, parent, local, external, event_id)
+    return KIND_NONE, rank, None, (), (), event_id
 
 
 def _narrow(values: Any, dtype: type[np.unsignedinteger[Any]], name: str) -> npt.NDArray[Any]:

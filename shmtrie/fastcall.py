@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .atomics import ld32, pl64, ps64, st32
+from .atomics import pl64, ps64
 from .contexts import Context
 from .kernels import query
 from .kernels.best import find_top
 from .kernels.build import centry, inl
 from .kernels.context import C_OUT_DEPTHS, C_OUT_RECORDS, get
 from .kernels.find import find
-from .layout import M32, MAX_STORE
+from .layout import MAX_STORE
 from .pyapi import (
     F_BYTES,
     F_CONTEXT,
@@ -34,6 +34,7 @@ from .pyapi import (
     available,
     bytes_data,
     bytes_size,
+    copy_bytes,
     hashes_in,
     int_in,
     make_builtin,
@@ -44,7 +45,6 @@ from .pyapi import (
     type_of,
 )
 from .segment import Segment
-from .vectors import copy_record
 
 __all__ = ["Finds", "available", "fast_finds", "plain_finds"]
 
@@ -75,14 +75,8 @@ def _result(ctx, k):
     if result == 0:
         return result
     out = bytes_data(result)
-    records, depths = get(ctx, C_OUT_RECORDS), get(ctx, C_OUT_DEPTHS)
-    for i in range(k):
-        copy_record(out + i * 16, records + i * 16)
-        # the record's last four bytes are padding
-        ps64(out + i * 16 + 8, pl64(out + i * 16 + 8) & M32)
-    out += k * 16
-    for i in range(k):
-        st32(out + i * 4, ld32(depths + i * 4))
+    copy_bytes(out, get(ctx, C_OUT_RECORDS), k * 16)
+    copy_bytes(out + k * 16, get(ctx, C_OUT_DEPTHS), k * 4)
     return result
 
 

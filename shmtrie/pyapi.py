@@ -52,6 +52,8 @@ list_item = _extern("PyList_GetItem", _p, _p, _p)
 tuple_size = _extern("PyTuple_Size", _p, _p)
 tuple_item = _extern("PyTuple_GetItem", _p, _p, _p)
 
+copy_bytes = _extern("memcpy", _p, _p, _p, _p)
+
 # ------------------------------------------------------------------------------------------ frame
 # byte offsets of the words of a frame
 (

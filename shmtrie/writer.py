@@ -20,7 +20,9 @@ from .events import (
     EventBatch,
     EventLike,
     EventParts,
+    read_event,
     split_event,
+    take_apart,
 )
 from .fastapply import DONE, LOOK, NOT_DONE
 from .kernels import batch
@@ -181,11 +183,12 @@ class Writer:
         TypeError, ValueError
             If it is no event.
         """
-        parts = split_event(event)
-        if parts.kind == KIND_NONE:
-            return EventStatus.UNSUPPORTED
-        done = self._apply(*parts)
+        event = read_event(event)
+        done = self._apply(*take_apart(event))  # which checks what it takes
         if done != DONE:
+            parts = split_event(event)
+            if parts.kind == KIND_NONE:
+                return EventStatus.UNSUPPORTED
             self._settle(parts, True, done)
         return EventStatus.OK
 
