@@ -92,7 +92,10 @@ MUTANTS = (
                 "ld64(a + N_VERSION) < 0:",
             ),
         ),
-        (CONTROLS + "test_a_planned_split_of_what_has_been_split",),
+        (
+            CONTROLS + "test_a_planned_split_of_what_has_been_split",
+            CONTROLS + "test_a_planned_split_of_a_node_that_is_another_one",
+        ),
     ),
     Mutant(
         "an owner waits for those who share the gate",

@@ -33,6 +33,19 @@ def test_a_planned_split_of_what_has_been_split(stage: Stage) -> None:
     assert sites
 
 
+def test_a_planned_split_of_a_node_that_is_another_one(stage: Stage) -> None:
+    """Its blocks are gone by then, and its id is that of a node with others."""
+    race(
+        stage,
+        "S 2 1-6",
+        "S 1 1-4,9",
+        "R 2 1-6; S 2 51-56",
+        "Q 1-4,9 = 1:5; Q 51-56 = 2:6; Q 51-54,9 = 2:4; N 1 5; N 2 6",
+        site=Site.STORE_PLANNED,
+        busy=False,
+    )
+
+
 @pytest.mark.parametrize(("path", "others"), [("1-6", "2:6 3:3"), ("1-3,9,8", "2:3 3:5")])
 def test_a_store_over_several_nodes_comes_as_a_whole(stage: Stage, path: str, others: str) -> None:
     """Its words are set one by one, and a reader counts all of them or none."""
