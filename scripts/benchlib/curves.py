@@ -168,15 +168,19 @@ def _cold(kind: type[BenchIndex], workload: Workload) -> Figures:
     with placed("pinned"):
         index = kind(workload)
         try:
+            clock = time.perf_counter_ns
+            worst, before = 0, clock()
             for call, arguments in prepared.bound(index):
                 call(*arguments)
+                now = clock()
+                worst, before = max(worst, now - before), now
             index.settle()
-            clock, took = time.perf_counter_ns, []
+            took = []
             for query in prepared.queries:
                 start = clock()
                 index.find(query)
                 took.append(clock() - start)
-            return percentiles(took, "find")
+            return percentiles(took, "find") | {"store_worst_ns": float(worst)}
         finally:
             index.close()
 

@@ -110,8 +110,13 @@ _TABLES: dict[str, tuple[str, tuple[Column, ...]]] = {
         (("find", "hot_ns", _time), ("two hold 16 more", "hot_ns_1", _time)),
     ),
     curves.SIZE: (
-        "Cost of a find of 256 blocks against the size of the tree",
-        (("find p50", "find_p50", _time), ("p99", "find_p99", _time), ("static", "static_ns", _time)),
+        "Cost of a find of 256 blocks against the size of the tree; longest store while it was filled",
+        (
+            ("find p50", "find_p50", _time),
+            ("p99", "find_p99", _time),
+            ("static", "static_ns", _time),
+            ("worst store", "store_worst_ns", _time),
+        ),
     ),
     curves.PIECES: (
         "A prefix of 64 blocks, whole and in one-block nodes",
