@@ -227,12 +227,13 @@ class WriterContext(Context):
             self._mapped.pop(before, None)
         self._slot_ranks[slot] = worker_id, dp_rank
         self._mapped[worker_id, dp_rank] = slot, generation
+        # before the map: an interrupt in between must not leave a rank that others of the lane pass over
+        self.mine[slot] = c.ALL_ONES
         self._map_used += 1
         if self._map_used * 2 > self._map_entries:
             self._rebuild_map()
         else:
             self._put(worker_id, dp_rank, slot, generation)
-        self.mine[slot] = c.ALL_ONES
 
     def unmap_slot(self, slot: int) -> None:
         """Forget whatever rank is in a slot."""
