@@ -113,6 +113,10 @@ class Table:
         self._replace(
             k, [self._new(first, half, group.n_lines) for first in (group.first, group.first + half)]
         )
+        left = sum(int(self._words[x.first, USED]) for x in self._groups[k : k + 2]) + more
+        fewer = self._enough(left, self._least)
+        if fewer <= AT_ONCE // 2:  # most were no longer needed: one table does
+            self._replace(k, [self._new(group.first, group.n_parts, fewer)], 2)
 
     def _limit(self, first: int, lines: int) -> int:
         """Entries that a hash table takes: up to one a line less than `fill`, and for each another number.
@@ -139,11 +143,13 @@ class Table:
             lines = group.address | (group.n_lines.bit_length() - 1)
             self._directory[group.first : group.first + group.n_parts] = lines, words.ctypes.data
 
-    def _replace(self, k: int, new: list[_Group]) -> None:
+    def _replace(self, k: int, new: list[_Group], n: int = 1) -> None:
+        """Let new groups take the place of n, from group k on."""
         old, words, directory = list(self._groups), self._words.copy(), self._directory.copy()
         try:
-            self._set(slice(k, k + 1), new)
-            self._move(old[k].address, old[k].n_lines)
+            self._set(slice(k, k + n), new)
+            for group in old[k : k + n]:
+                self._move(group.address, group.n_lines)
         except BaseException:  # an interrupt must not leave a table without its entries
             self._groups, self._words[:], self._directory[:] = old, words, directory
             raise

@@ -9,7 +9,7 @@ import pytest
 
 from shmtrie.capacity import Capacity
 from shmtrie.index import Index
-from shmtrie.kernels import batch
+from shmtrie.kernels import batch, registry
 from shmtrie.tables import AT_ONCE
 from tests.system.index_tools import assert_valid, open_index, scores
 
@@ -62,6 +62,42 @@ def test_a_rank_with_hashes_in_one_part_is_taken_over(index: Index) -> None:
             other.remove(1, hashes[30_000:])
             assert other._work.context.entries == (30_000, 0)
             assert scores(index, hashes) == {(1, 0): 30_000}
+
+
+def test_ranks_that_come_and_go_need_no_more_room(index: Index) -> None:
+    """Another lane removes a rank: what is left of it in the lookup goes, instead of being spread out."""
+    with index.writer() as writer, index.writer() as other:
+        for turn in range(12):
+            blocks = np.arange(turn * 20_000 + 1, turn * 20_000 + 20_001, dtype=np.uint64)
+            for first in range(0, len(blocks), 2_000):
+                some = blocks[first : first + 2_000]
+                writer.store(1, int(blocks[first - 1]) if first else None, some, some)
+            assert scores(index, blocks) == {(1, 0): len(blocks)}
+            other.remove_worker(1)
+            lookup = writer._work.context.lookup
+            assert lookup.n_lines <= 2 * AT_ONCE and lookup.used < 50_000
+        writer.store(1, None, blocks, blocks)
+        writer.remove(1, blocks[::-1])
+        assert scores(index, blocks) == {}
+
+
+def test_an_interrupt_leaves_no_rank_half_registered(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that comes when the rank has entered the map: what others of the lane count on holds for it."""
+    put = registry.rank_map_put
+
+    def interrupted(*arguments: int) -> int:
+        put(*arguments)
+        raise KeyboardInterrupt
+
+    with index.writer() as writer:
+        writer.store(2, None, [1, 2, 3], [1, 2, 3])
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(registry, "rank_map_put", interrupted)
+            writer.store(1, None, [1, 2, 3], [1, 2, 3])
+        writer.store(1, None, [1, 2, 3], [1, 2, 3])
+        writer.remove(2, [3, 2, 1])
+        writer.remove(1, [3, 2])
+        assert scores(index, [1, 2, 3]) == {(1, 0): 1}
 
 
 def test_no_rehash_is_a_long_one(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
