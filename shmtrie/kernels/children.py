@@ -97,7 +97,8 @@ def _is_child(ctx, a, place, local):
         first = first_hash(ctx, a)
         fence_acquire()
         if ld64(a + N_VERSION) == version:
-            return first == local
+            # a node that was set aside has no edge, and no first hash: not that of 0 either
+            return first == local and (local != 0 or ld64(a + N_EDGE) != 0)
     return False
 
 
