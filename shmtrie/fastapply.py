@@ -18,22 +18,19 @@ from .atomics import ld32, pl64, ps64
 from .contexts import WriterContext
 from .kernels.batch import CLEAR, REMOVE, STORE, apply_one
 from .kernels.build import TEST_BUILD, centry, inl, jit
-from .kernels.context import BAD_SEQUENCE, C_HOOK, C_TODO_LANE, NO_BLOCK, NO_PARENT, OK, get
+from .kernels.context import BAD_SEQUENCE, C_HOOK, C_TODO_LANE, CORRUPT, NO_BLOCK, NO_PARENT, OK, get
 from .lanes import LaneSeat
 from .pyapi import (
-    F_ARRAY,
     F_CONTEXT,
     F_DESCRIPTOR,
     F_ENTERED,
     F_GENERATION,
     F_GENERATION_AT,
-    F_LIST,
     F_MARK,
     F_NONE,
     F_OPEN_AT,
     F_SCRATCH,
     F_SCRATCH_2,
-    F_TUPLE,
     F_TURN,
     F_VIEW,
     F_VIEW_2,
@@ -43,12 +40,12 @@ from .pyapi import (
     available,
     hashes_in,
     int_in,
+    is_plain,
     make_builtin,
     new_frame,
     new_int,
     rank_in,
     release_buffer,
-    type_of,
 )
 from .segment import Segment
 
@@ -81,13 +78,6 @@ def _may_write(frame):
 
 
 @jit
-def _is_plain(frame, item):
-    """Reading its hashes runs no Python code."""
-    kind = type_of(item)
-    return kind == pl64(frame + F_ARRAY) or kind == pl64(frame + F_LIST) or kind == pl64(frame + F_TUPLE)
-
-
-@jit
 def _optional(frame, item):
     """(1, is it given, 64-bit pattern) of an int or None; else (0, 0, 0)."""
     if item == pl64(frame + F_NONE):
@@ -106,13 +96,13 @@ def _apply(frame, args):
         return NOT_DONE
     local, external, n, held, held_2 = 0, 0, 0, 0, 0
     if kind in (STORE, REMOVE):
-        if not _is_plain(frame, pl64(args + 32)):
+        if not is_plain(frame, pl64(args + 32)):
             return NOT_DONE
         external, n, held_2 = hashes_in(frame, pl64(args + 32), F_VIEW_2, pl64(frame + F_SCRATCH_2))
         local = external
         if kind == STORE and n >= 0:
             n_local = -1
-            if _is_plain(frame, pl64(args + 24)):
+            if is_plain(frame, pl64(args + 24)):
                 local, n_local, held = hashes_in(frame, pl64(args + 24), F_VIEW, pl64(frame + F_SCRATCH))
             if n_local != n:
                 n = -1
@@ -127,8 +117,8 @@ def _apply(frame, args):
         )
         if status == OK:
             status = LOOK if get(ctx, C_TODO_LANE) != 0 else DONE
-        elif status != NO_PARENT and status != NO_BLOCK and status != BAD_SEQUENCE:
-            status = NOT_DONE
+        elif status != NO_PARENT and status != NO_BLOCK and status != BAD_SEQUENCE and status != CORRUPT:
+            status = NOT_DONE  # a kernel has counted those: they are not tried again
     if held != 0:
         release_buffer(frame + F_VIEW)
     if held_2 != 0:
@@ -188,7 +178,7 @@ class FastApply:
         frame[F_DESCRIPTOR // 8], frame[F_MARK // 8] = descriptor, mark
         frame[F_GENERATION_AT // 8], frame[F_GENERATION // 8] = generation_at, generation
         frame[F_OPEN_AT // 8] = segment.open_word.ctypes.data
-        self.apply = make_builtin(b"apply", apply_builtin.address, context, frame)
+        self.apply = make_builtin(b"apply", apply_builtin.address, frame)
 
     def hold(self, taken: bool) -> None:
         """Whether a thread has its turn elsewhere; the builtin does nothing meanwhile."""

@@ -30,6 +30,7 @@ from .pyapi import (
     F_NONE,
     F_SCRATCH,
     F_VIEW,
+    F_VIEW_2,
     as_unsigned,
     available,
     bytes_data,
@@ -37,6 +38,7 @@ from .pyapi import (
     copy_bytes,
     hashes_in,
     int_in,
+    is_plain,
     make_builtin,
     new_bytes,
     new_frame,
@@ -82,13 +84,20 @@ def _result(ctx, k):
 
 @inl
 def _take(frame, item):
-    """The query's hashes as `hashes_in` gives them; not taken inside a call that takes its own."""
-    if pl64(frame + F_ENTERED) != 0:
+    """The query's hashes: (address, number, view that has to be released or 0), number -1: not taken.
+
+    Taking an odd kind of buffer may run Python code, and that may let other threads run. Calls from there
+    take plain arguments only, which they hold in a view of their own.
+    """
+    if pl64(frame + F_ENTERED) == 0:
+        ps64(frame + F_ENTERED, 1)
+        q, n, held = hashes_in(frame, item, F_VIEW, pl64(frame + F_SCRATCH))
+        ps64(frame + F_ENTERED, 0)
+        return q, n, held * F_VIEW
+    if not is_plain(frame, item):
         return 0, -1, 0
-    ps64(frame + F_ENTERED, 1)
-    q, n, held = hashes_in(frame, item, F_VIEW, pl64(frame + F_SCRATCH))
-    ps64(frame + F_ENTERED, 0)
-    return q, n, held
+    q, n, held = hashes_in(frame, item, F_VIEW_2, pl64(frame + F_SCRATCH))
+    return q, n, held * F_VIEW_2
 
 
 @inl
@@ -103,7 +112,7 @@ def _find(self, args, n_args, early):
     result = _result(ctx, find(ctx, q, n, early, 0))
     # last: letting a buffer go may run Python code, and that may ask this very index
     if held != 0:
-        release_buffer(frame + F_VIEW)
+        release_buffer(frame + held)
     return result
 
 
@@ -139,7 +148,7 @@ def best_builtin(self, args, n_args):
     ctx = pl64(frame + F_CONTEXT)
     result = _result(ctx, find_top(ctx, q, n, count, among, n_among))
     if held != 0:
-        release_buffer(frame + F_VIEW)
+        release_buffer(frame + held)
     return result
 
 
@@ -156,7 +165,7 @@ def fast_finds(segment: Segment) -> Finds:
     contexts = tuple(Context(segment) for _ in range(3))
     kernels = ((b"find", find_builtin), (b"find_early", find_early_builtin), (b"best", best_builtin))
     made = [
-        make_builtin(name, kernel.address, context, new_frame(context))
+        make_builtin(name, kernel.address, new_frame(context))
         for (name, kernel), context in zip(kernels, contexts, strict=True)
     ]
     return Finds(made[0], made[1], made[2], contexts)

@@ -95,6 +95,13 @@ def type_of(item):
 
 
 @inl
+def is_plain(frame, item):
+    """Reading its hashes, and letting its buffer go, runs no Python code."""
+    kind = type_of(item)
+    return kind == pl64(frame + F_ARRAY) or kind == pl64(frame + F_LIST) or kind == pl64(frame + F_TUPLE)
+
+
+@inl
 def none(frame):
     """A new reference to None."""
     value = pl64(frame + F_NONE)
@@ -235,18 +242,32 @@ def new_frame(context: Context) -> npt.NDArray[np.int64]:
     return frame
 
 
-def make_builtin(
-    name: bytes, address: int, context: Context, frame: npt.NDArray[np.int64]
-) -> Callable[..., Any]:
+def _definition(name: bytes, address: int) -> _MethodDef:
+    """The method definition of a C function, made once and never freed.
+
+    A builtin reads its definition once more when it is freed itself. Of a handle that is collected in a cycle
+    of references either may go first, the context with all it keeps included; so may a module's globals at
+    the end of the process.
+    """
+    definition = _definitions.get((name, address))
+    if definition is None:
+        definition = _definitions[name, address] = _MethodDef(name, address, _METH_FASTCALL, None)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(definition))
+    return definition
+
+
+_definitions: dict[tuple[bytes, int], _MethodDef] = {}
+
+
+def make_builtin(name: bytes, address: int, frame: npt.NDArray[np.int64]) -> Callable[..., Any]:
     """A Python function of a C function (frame, arguments, their number).
 
-    A builtin has no room for attributes: the context keeps what it points to, and who owns the builtin keeps
-    the context.
+    A builtin has no room for attributes: the context keeps its frame, and who owns the builtin keeps the
+    context.
     """
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype = ctypes.py_object
     make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
-    definition = _MethodDef(name, address, _METH_FASTCALL, None)
-    context.kept.append(definition)
-    function: Callable[..., Any] = make(ctypes.addressof(definition), frame.ctypes.data, None)
+    definition = ctypes.addressof(_definition(name, address))
+    function: Callable[..., Any] = make(definition, frame.ctypes.data, None)
     return function

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import resource
+import subprocess
 import sys
 import threading
 import tracemalloc
@@ -20,6 +22,7 @@ from shmtrie import fastcall
 from shmtrie.capacity import Capacity
 from shmtrie.index import Index
 from shmtrie.layout import MAX_STORE
+from shmtrie.pyapi import F_ENTERED
 from shmtrie.scores import OverlapScores
 from tests.backends import pairs
 from tests.system.index_tools import HALF, TOP, open_index
@@ -171,6 +174,66 @@ def test_builtin_outlives_its_index(index: Index) -> None:
     gc.collect()
     assert segment() is None
     assert pairs(OverlapScores(find(U64) or b"")) == RANKS and early(U64) and kept
+
+
+COLLECTED = """
+import gc, sys
+from shmtrie.index import Index
+
+class Holder: pass
+
+for _ in range(5):
+    holder = Holder()
+    holder.index = Index.attach(sys.argv[1], read_only=False)
+    holder.writer = holder.index.writer()
+    holder.writer.store(1, None, [1], [1])
+    holder.index.holder = holder.writer.holder = holder
+    holder.writer.close()
+    del holder
+    gc.collect()
+print("done")
+"""
+
+
+def test_handles_that_are_collected_in_a_cycle() -> None:
+    """Whatever of them goes first. Freed memory is overwritten there, so that who still reads it crashes."""
+    with open_index(Capacity(blocks=100, workers=4, lanes=2)) as made:
+        done = subprocess.run(
+            [sys.executable, "-c", COLLECTED, made.name],
+            env=os.environ | {"PYTHONMALLOC": "malloc", "MALLOC_PERTURB_": "2"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+def test_a_query_while_another_one_takes_its_hashes(index: Index, fast: Any) -> None:
+    """Taking a buffer may run Python code, and other threads then: they are answered, too."""
+    with Index.attach(index.name) as handle:
+        frames = [frame for context in handle._kept for frame, _, _ in context.kept]
+        for frame in frames:
+            frame[F_ENTERED // 8] = 1
+        for query in (U64, list(U64.tolist()), array("Q", LOCAL), memoryview(U64), U64[::1], tuple(LOCAL)):
+            assert handle.find_matches(query) == OverlapScores(fast[0](U64))
+            assert pairs(handle.find_matches(query, early_exit=True)).keys() == RANKS.keys()
+            best = handle.best_match(query)
+            assert best is not None and best.worker == (TOP, 2**32 - 1)
+        assert [int(frame[F_ENTERED // 8]) for frame in frames] == [1] * 3
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="no buffers by Python code")
+def test_a_buffer_that_asks_the_same_index(index: Index) -> None:
+    class Odd:
+        def __buffer__(self, flags: int) -> memoryview:
+            inner.append(pairs(index.find_matches(U64)))
+            return memoryview(U64)
+
+        def __release_buffer__(self, view: memoryview) -> None:
+            inner.append(pairs(index.find_matches(U64)))
+
+    inner: list[Any] = []
+    assert pairs(index.find_matches(Odd())) == RANKS and inner == [RANKS] * len(inner) and inner
 
 
 def test_buffers_are_given_back(fast: Any) -> None:

@@ -133,6 +133,36 @@ def test_removals_pass_over_it(world: World, what: str) -> None:
         assert index.find_matches([611, 612]).scores == {(11, 0): 2}
 
 
+def test_a_known_rank_is_refused_once(world: World) -> None:
+    """Not tried again by the slower way, which would find the path free by then."""
+    DAMAGE["capacity"](world, world.node(201))
+    index = Index(world.segment)
+    with Writer(world.segment) as writer:
+        writer.store(1, None, [801], [801])
+        before = index.stats()
+        with pytest.raises(SegmentCorrupt, match="damaged"):
+            writer.store(1, None, [*PATH, 205], [*HASHES, 205])
+        after = index.stats()
+        assert after.events - before.events == 1
+        assert after.rejected == {EventStatus.SEGMENT_CORRUPT: 1}
+        assert index.find_matches(PATH).scores == {}
+        assert [info.worker for info in index.workers() if info.degraded] == [(1, 0)]
+
+
+def test_a_path_that_begins_with_hash_0_is_stored_anew(world: World) -> None:
+    """A node that was set aside has no first hash; that is not 0."""
+    index = Index(world.segment)
+    with Writer(world.segment) as writer:
+        writer.store(1, None, [0, 901], [900, 901])
+        node = world.node(0)
+        DAMAGE["capacity"](world, node)
+        with pytest.raises(SegmentCorrupt):
+            writer.store(1, None, [0, 901, 902], [900, 901, 902])
+        _set_aside(world, node)
+        writer.store(1, None, [0, 901, 902], [900, 901, 902])
+        assert index.find_matches([0, 901, 902]).scores == {(1, 0): 3}
+
+
 def test_a_batch_goes_on_behind_it(world: World) -> None:
     DAMAGE["capacity"](world, world.node(201))
     events = [
