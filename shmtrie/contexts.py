@@ -237,11 +237,11 @@ class WriterContext(Context):
 
     def unmap_slot(self, slot: int) -> None:
         """Forget whatever rank is in a slot."""
-        self.mine[slot] = 0
         rank = self._slot_ranks.pop(slot, None)
         if rank is not None and self._mapped.get(rank, (-1, 0))[0] == slot:
             del self._mapped[rank]
             self._rebuild_map()
+        self.mine[slot] = 0  # last, as it comes first in `map_rank`
 
     def _rebuild_map(self) -> None:
         """Enter the ranks that are left into an empty table: no more than slots, a quarter of it."""

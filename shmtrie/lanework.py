@@ -162,6 +162,12 @@ class LaneWork:
             self._next_look = time.monotonic() + LOOK_EVERY  # it may be alive, and stopped
             if self.recover_lane(lane):
                 batch.tidy_up(self.context.address)
+            elif not self._in_operation(lane):  # it has let its gates go, and tested what it left
+                self.context.words[c.C_TODO_LANE] = 0
+
+    def _in_operation(self, lane: int) -> bool:
+        counters = self.segment.view("lanes")["op_counter"]
+        return lane < len(counters) and bool(int(counters[lane]) & 1)
 
     def settle(self, parts: EventParts, with_id: bool) -> EventStatus:
         """Apply one event until it is settled: tables grown, the rank registered, gates waited for."""

@@ -9,7 +9,7 @@ import pytest
 
 from shmtrie.capacity import Capacity
 from shmtrie.index import Index
-from shmtrie.kernels import batch, registry
+from shmtrie.kernels import batch
 from shmtrie.tables import AT_ONCE
 from tests.system.index_tools import assert_valid, open_index, scores
 
@@ -79,25 +79,6 @@ def test_ranks_that_come_and_go_need_no_more_room(index: Index) -> None:
         writer.store(1, None, blocks, blocks)
         writer.remove(1, blocks[::-1])
         assert scores(index, blocks) == {}
-
-
-def test_an_interrupt_leaves_no_rank_half_registered(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that comes when the rank has entered the map: what others of the lane count on holds for it."""
-    put = registry.rank_map_put
-
-    def interrupted(*arguments: int) -> int:
-        put(*arguments)
-        raise KeyboardInterrupt
-
-    with index.writer() as writer:
-        writer.store(2, None, [1, 2, 3], [1, 2, 3])
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(registry, "rank_map_put", interrupted)
-            writer.store(1, None, [1, 2, 3], [1, 2, 3])
-        writer.store(1, None, [1, 2, 3], [1, 2, 3])
-        writer.remove(2, [3, 2, 1])
-        writer.remove(1, [3, 2])
-        assert scores(index, [1, 2, 3]) == {(1, 0): 1}
 
 
 def test_no_rehash_is_a_long_one(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:

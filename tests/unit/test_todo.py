@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from shmtrie import Capacity, Index
-from shmtrie.layout import LANE_TODO, M32
+from shmtrie.events import KIND_STORE
+from shmtrie.fastapply import DONE, LOOK
+from shmtrie.layout import GATE_OWNER, LANE_TODO, M31, M32
 
 FOREIGN = 40 << 32  # the lock byte of a lane that does not exist: nobody will let it go
 
@@ -83,3 +85,28 @@ def test_a_chain_longer_than_the_list_goes_at_once(index: Index) -> None:
         writer.remove(1, [n - 1])
     assert nodes_in_use(index) == 0
     assert index.verify().ok
+
+
+def test_a_gate_that_was_busy_once_is_not_looked_at_for_ever(index: Index) -> None:
+    """A lane that holds a node's gate tests it itself. Once it is at rest events take the short way again."""
+    array = np.array([9], np.uint64)
+    with index.writer() as writer, index.writer() as other:
+        writer.store(1, None, [1, 2, 3], [1, 2, 3])
+        nodes, lanes = index.segment.view("nodes"), index.segment.view("lanes")
+        tails = nodes["tail"] & np.uint64(M31)
+        (node,) = np.flatnonzero((tails == 3) & (index.segment.view("node_claims") != 0))
+        gate, counter, record = nodes["shape_gate"], lanes["op_counter"], lanes[writer.lane : writer.lane + 1]
+        nodes["inline"][node, 0] -= np.uint64(1)  # a tail that nobody covers, as a death leaves it
+        gate[node] = (other.lane + 1) << GATE_OWNER
+        counter[other.lane] += np.uint64(1)
+        record["todo"][0, 0], record["n_todo"] = node, 1
+        for _ in range(2):  # in its operation: looked at again and again, it may be dead
+            assert writer._apply(KIND_STORE, 1, None, array, array, None) == LOOK
+            writer._work._next_look = 0
+            writer.store(1, None, array, array)
+        gate[node] = 0
+        counter[other.lane] += np.uint64(1)
+        writer._work._next_look = 0
+        writer.store(1, None, array, array)
+        assert writer._apply(KIND_STORE, 1, None, array, array, None) == DONE
+        nodes["inline"][node, 0] += np.uint64(1)
