@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from . import errors
 from .contexts import WriterContext, signed
@@ -79,6 +80,7 @@ class LaneWork:
         self.segment = segment
         self.patience = patience
         self._turn = threading.Lock()
+        self._thread = 0  # that has its turn
         self._next_look = 0.0
         # now, not while others wait for what this lane holds: loading a kernel takes some 15 ms
         for kernel in _KERNELS:
@@ -135,7 +137,20 @@ class LaneWork:
 
     def turn(self) -> Turn:
         """A context in which the seat is still ours. `alone` is held."""
-        return Turn(self.seat, self._fast.hold, self._unblock)
+        return Turn(self.seat, self._hold, self._unblock)
+
+    def _hold(self, taken: bool) -> None:
+        self._thread = threading.get_ident() if taken else 0
+        self._fast.hold(taken)
+
+    def require_outside(self) -> None:
+        """Raise RuntimeError inside of a call of this writer, where a signal handler may be: `end` would wait
+        for that call, and so for ever.
+        """
+        if self._turn.locked() and self._thread == threading.get_ident():
+            raise RuntimeError(
+                "a writer cannot be closed inside of one of its calls: close it when that is over"
+            )
 
     def end(self) -> None:
         """Give the ranks and the seat back; without effect on a seat that is lost or the parent's."""
@@ -156,14 +171,18 @@ class LaneWork:
             self.seat.leave()
 
     def _unblock(self) -> None:
-        """Where a dead lane is in the way of a reclaim, recover it: nobody else may meet its gates."""
+        """Where a dead lane is in the way of a reclaim, recover it: nobody else may meet its gates.
+
+        What cannot be done, for want of descriptors say, is for another time: the events are applied.
+        """
         lane = self.context.get(c.C_TODO_LANE) - 1
         if lane >= 0 and time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + LOOK_EVERY  # it may be alive, and stopped
-            if self.recover_lane(lane):
-                batch.tidy_up(self.context.address)
-            elif not self._in_operation(lane):  # it has let its gates go, and tested what it left
-                self.context.words[c.C_TODO_LANE] = 0
+            with suppress(errors.ShmtrieError, OSError):
+                if self.recover_lane(lane):
+                    batch.tidy_up(self.context.address)
+                elif not self._in_operation(lane):  # it has let its gates go, and tested what it left
+                    self.context.words[c.C_TODO_LANE] = 0
 
     def _in_operation(self, lane: int) -> bool:
         counters = self.segment.view("lanes")["op_counter"]
@@ -171,8 +190,10 @@ class LaneWork:
 
     def settle(self, parts: EventParts, with_id: bool) -> EventStatus:
         """Apply one event until it is settled: tables grown, the rank registered, gates waited for."""
-        status = self._attempts(parts, with_id)
-        self.context.words[c.C_FINAL] = 0
+        try:
+            status = self._attempts(parts, with_id)
+        finally:  # the builtin does not look for dead lanes: for it a full table is no answer
+            self.context.words[c.C_FINAL] = 0
         return status if status == EventStatus.OK else self.refuse(parts, status)
 
     def refuse(self, parts: EventParts, status: EventStatus) -> EventStatus:

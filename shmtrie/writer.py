@@ -298,8 +298,15 @@ class Writer:
 
     # ------------------------------------------------------------------------------------------ life
     def close(self) -> None:
-        """Give the lane and its ranks back; idempotent."""
+        """Give the lane and its ranks back; idempotent.
+
+        Raises
+        ------
+        RuntimeError
+            Inside of a call of this writer, by a signal handler: close it when that is over.
+        """
         if not self._closed:
+            self._work.require_outside()
             self._closed = True
             self._work.end()
 

@@ -24,7 +24,7 @@ from shmtrie.lanes import LaneSeat, registry_lock
 from shmtrie.layout import LANE_RECOVERING, SLOT_ACTIVE, SLOT_DYING
 from shmtrie.segment import Segment
 from tests.hooks import die
-from tests.system.index_tools import assert_valid, open_index, scores
+from tests.system.index_tools import assert_valid, open_index, scores, status_of
 
 
 @pytest.fixture
@@ -283,6 +283,27 @@ def test_an_interrupt_anywhere_in_a_call_leaves_a_writer_that_can_be_closed(
             assert steps > least
             break
     assert scores(index, [1, 2]) == {(1, 0): 2}
+
+
+def test_closing_inside_of_a_call_is_refused(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal handler that closed the writer, or its index, waited for the call that it had interrupted."""
+    with index.writer() as writer:
+        ranks, refused = writer._work.ranks, []
+
+        def handled(parts: Any) -> Any:
+            for _ in range(2):
+                with pytest.raises(RuntimeError, match="inside of one of its calls") as caught:
+                    writer.close()
+                refused.append(caught)
+            monkeypatch.undo()
+            return ranks.admit(parts)
+
+        monkeypatch.setattr(ranks, "admit", handled)
+        writer.store(1, None, [1], [1])
+        assert len(refused) == 2 and scores(index, [1]) == {(1, 0): 1}
+        writer.remove(1, [1])
+        writer.close()
+        assert status_of(writer.store, 1, None, [1], [1]) == "StaleHandle"
 
 
 def test_a_lane_that_is_recovered_and_taken_while_we_look_owns_nothing(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shmtrie import Capacity, Index
-from shmtrie.events import KIND_STORE
+from shmtrie.events import KIND_STORE, EventBatch
 from shmtrie.fastapply import DONE, LOOK
 from shmtrie.layout import GATE_OWNER, LANE_TODO, M31, M32
 
@@ -87,7 +87,9 @@ def test_a_chain_longer_than_the_list_goes_at_once(index: Index) -> None:
     assert index.verify().ok
 
 
-def test_a_gate_that_was_busy_once_is_not_looked_at_for_ever(index: Index) -> None:
+def test_a_gate_that_was_busy_once_is_not_looked_at_for_ever(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A lane that holds a node's gate tests it itself. Once it is at rest events take the short way again."""
     array = np.array([9], np.uint64)
     with index.writer() as writer, index.writer() as other:
@@ -104,6 +106,16 @@ def test_a_gate_that_was_busy_once_is_not_looked_at_for_ever(index: Index) -> No
             assert writer._apply(KIND_STORE, 1, None, array, array, None) == LOOK
             writer._work._next_look = 0
             writer.store(1, None, array, array)
+
+        def fails(lane: int) -> bool:
+            raise OSError(24, "Too many open files")
+
+        with monkeypatch.context() as patch:  # what cannot be looked at now is no error of the event
+            patch.setattr(writer._work, "recover_lane", fails)
+            writer._work._next_look = 0
+            writer.store(1, None, array, array)
+            writer._work._next_look = 0
+            assert writer.apply_batch(EventBatch.from_events([])).size == 0
         gate[node] = 0
         counter[other.lane] += np.uint64(1)
         writer._work._next_look = 0
