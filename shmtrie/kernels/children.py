@@ -94,11 +94,11 @@ def _is_child(ctx, a, place, local):
         # acquire: the place comes last when a node is made, so its edge is the one of this life
         if ld64a(a + N_START) != place:
             return False
-        first = first_hash(ctx, a)
+        first, edge = first_hash(ctx, a), ld64(a + N_EDGE)
         fence_acquire()
         if ld64(a + N_VERSION) == version:
             # a node that was set aside has no edge, and no first hash: not that of 0 either
-            return first == local and (local != 0 or ld64(a + N_EDGE) != 0)
+            return first == local and edge != 0
     return False
 
 
