@@ -7,7 +7,7 @@ from typing import NamedTuple
 from scripts import mutations, mutations_deaths
 from shmtrie.kernels import context as c
 from shmtrie.kernels.extents import CLASS_WORDS
-from shmtrie.layout import M32, N_COVERAGE, NODE_BYTES
+from shmtrie.layout import CLASS_SIZES, M32, N_COVERAGE, NODE_BYTES, SPAN_BYTES, SPAN_CONVERTING, SPAN_LINES
 from tests.interleave.model import Model, World
 from tests.interleave.transform import Edit
 
@@ -148,6 +148,14 @@ def _cursor(world: World) -> None:
     assert hints and CLASS_WORDS
 
 
+def _same_extent(world: World) -> None:
+    """Lanes A and B try the same extent of two lines first."""
+    n = world.segment.section_count("spans")
+    (span,) = [k for k in range(n) if world.word(k * SPAN_BYTES, "spans") % (1 << SPAN_CONVERTING) == 2]
+    for lane in range(2):
+        world.push_hint(lane, list(CLASS_SIZES).index(2), 1 + span * SPAN_LINES)
+
+
 _PAIR = "S 1 1-4; S 2 1-4"
 _TRIO = _PAIR + "; S 3 1-4"
 _INNER = _TRIO + "; S 3 1-4 + 9; S 2 1-4 + 8"  # [1-4] with two children
@@ -268,6 +276,17 @@ CASES: dict[str, Case] = {
     "gate and death": Case(
         Model(_PAIR, ("A S 1 1-4 + 5,6", "!A", "B S 2 1-2 + 7"), deaths=1, bound=0),
         {"undo list dropped late": UNDO_DROPPED_LATE},
+    ),
+    "taken back, extent in use again / reader": Case(
+        Model(
+            _PAIR + "; S 3 11-18; R 3 11-18",
+            ("A S 1 1-4 + 5,6", "!A", "!!A", "B S 5 51-58", "? 1-4"),
+            deaths=2,
+            bound=0,
+            dying=("edges", "transaction"),
+            prepare=_same_extent,
+        ),
+        {"newest first": known("newest first is taken back")},
     ),
     "two recoverers": Case(
         Model(_INNER, ("A S 1 1-4 + 5,6", "!A", "!!A"), deaths=2, bound=0),
