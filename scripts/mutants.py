@@ -67,7 +67,7 @@ BROKEN = re.compile(
     r"TypingError|LoweringError|NumbaError|UnsupportedError|ImportError|ModuleNotFoundError|SyntaxError|NameError"
 )
 LATE = re.compile(r"TimeoutError|not reached in [\d.]+ s|says nothing for [\d.]+ s|Timeout \(")
-JUDGED = re.compile(r"AssertionError|Mismatch|ActorError|^assert |^Failed: ", re.MULTILINE)
+JUDGED = re.compile(r"AssertionError|Mismatch|Violation|ActorError|^assert |^Failed: ", re.MULTILINE)
 
 
 class Result(NamedTuple):
