@@ -52,7 +52,7 @@ def ask() -> Iterator[Ask]:
         with contextlib.suppress(OSError):
             process.stdin.close()
         try:
-            process.wait(10)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
