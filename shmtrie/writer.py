@@ -184,7 +184,9 @@ class Writer:
             If it is no event.
         """
         event = read_event(event)
-        done = self._apply(*take_apart(event))  # which checks what it takes
+        # the builtin checks what it takes; no id means to it that none is to be noted
+        rough = take_apart(event)
+        done = NOT_DONE if rough[-1] is None else self._apply(*rough)
         if done != DONE:
             parts = split_event(event)
             if parts.kind == KIND_NONE:
