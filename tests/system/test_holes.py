@@ -174,6 +174,23 @@ def test_aliases_around_holes(index: Index) -> None:
         assert entries(w) == entries(other) == (0, 0)
 
 
+def test_what_another_rank_holds_further_on_keeps_no_place(index: Index) -> None:
+    """Both begin in one edge, one behind the other: a place that neither holds is in the lookup no more."""
+    with index.writer() as w:
+        w.store(1, None, CHAIN, CHAIN)
+        w.store(2, None, CHAIN, CHAIN)
+        w.remove(2, [1, 2, 3, 4])
+        assert entries(w) == (8, 0)
+        w.remove(1, [1])
+        assert entries(w) == (7, 0)
+        w.remove(1, [2, 3])
+        assert entries(w) == (5, 0) and nodes(index) == 1
+        assert [info.blocks for info in index.workers()] == [5, 4]
+        w.remove(2, CHAIN[4:])
+        w.remove(1, CHAIN[3:])
+        assert claimed(index) == (0, 0, 0) and entries(w) == (0, 0)
+
+
 def test_another_lane_takes_over(index: Index) -> None:
     """The lookup is rebuilt with the holes in it."""
     with index.writer() as w:
