@@ -41,6 +41,7 @@ __all__ = [
     "as_ranks",
     "as_u64",
     "as_worker_id",
+    "check_parts",
     "decode_event",
     "encode_event",
     "hash_array",
@@ -107,7 +108,11 @@ def split_event(event: EventLike) -> EventParts:
     TypeError, ValueError
         If it is no event or holds anything of a wrong type or out of range.
     """
-    kind, rank, parent, local, external, event_id = take_apart(read_event(event))
+    return check_parts(*take_apart(read_event(event)))
+
+
+def check_parts(kind: int, rank: Any, parent: Any, local: Any, external: Any, event_id: Any) -> EventParts:
+    """Check and convert what `take_apart` gives; raises as `split_event`."""
     checked, event_id = as_rank(rank), as_u64(event_id)
     if kind == KIND_NONE:
         return EventParts(kind, checked, None, _NO_HASHES, _NO_HASHES, event_id)

@@ -20,8 +20,8 @@ from .events import (
     EventBatch,
     EventLike,
     EventParts,
+    check_parts,
     read_event,
-    split_event,
     take_apart,
 )
 from .fastapply import DONE, LOOK, NOT_DONE
@@ -183,12 +183,11 @@ class Writer:
         TypeError, ValueError
             If it is no event.
         """
-        event = read_event(event)
         # the builtin checks what it takes; no id means to it that none is to be noted
-        rough = take_apart(event)
+        rough = take_apart(read_event(event))
         done = NOT_DONE if rough[-1] is None else self._apply(*rough)
         if done != DONE:
-            parts = split_event(event)
+            parts = check_parts(*rough)
             if parts.kind == KIND_NONE:
                 return EventStatus.UNSUPPORTED
             self._settle(parts, True, done)
