@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.fuzz.client import BUILDS, Cases
+
 CHUNK = 2_000  # flips between two lines of progress
 
 
@@ -34,44 +35,28 @@ def main() -> int:
     parser.add_argument("--flips", type=int, default=10_000, help="words to overwrite in all")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seeds", type=int, nargs="+", help="these cases only")
-    parser.add_argument("--build", choices=["checked", "test", "product"], default="checked")
+    parser.add_argument("--build", choices=list(BUILDS), default="checked")
     parser.add_argument("--shown", type=int, default=20, help="failures that are told and shrunk")
     options = parser.parse_args()
-    build = {"checked": "checked", "test": "1", "product": ""}[options.build]
-    env = dict(os.environ, SHMTRIE_TEST_BUILD=build, PYTHONPATH=str(ROOT))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.fuzz.run"],
-        env=env,
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdin is not None and process.stdout is not None
     flips, cases, seconds, seed = 0, 0, 0.0, options.first
     kinds: Counter[str] = Counter()
-    while flips < options.flips:
-        asked = {"first": seed, "flips": min(CHUNK, options.flips - flips), "shown": options.shown}
-        if options.seeds:
-            asked = {"seeds": options.seeds, "shown": len(options.seeds)}
-        process.stdin.write(json.dumps(asked) + "\n")
-        process.stdin.flush()
-        line = process.stdout.readline()
-        if not line:
-            return process.wait() or 1
-        answer = json.loads(line)
-        for failure in answer["failures"]:
-            print(f"seed {failure['seed']}: {failure['kind']} in {failure['step']!r}: {failure['what']}")
-            print(f"    {'; '.join(failure['damage'])}", flush=True)
-        flips, cases = flips + answer["flips"], cases + answer["cases"]
-        seconds += answer["seconds"]
-        kinds.update(answer["kinds"])
-        seed = answer["next"]
-        print(f"{flips:,} words in {cases:,} cases, {flips / seconds:.0f}/s: {dict(kinds)}", file=sys.stderr)
-        if options.seeds:
-            break
-    process.stdin.close()
-    process.wait(60)
+    with Cases(options.build) as ask:
+        while flips < options.flips:
+            if options.seeds:
+                answer = ask(seeds=options.seeds, shown=len(options.seeds))
+            else:
+                answer = ask(first=seed, flips=min(CHUNK, options.flips - flips), shown=options.shown)
+            for failure in answer["failures"]:
+                print(f"seed {failure['seed']}: {failure['kind']} in {failure['step']!r}: {failure['what']}")
+                print(f"    {'; '.join(failure['damage'])}", flush=True)
+            flips, cases = flips + answer["flips"], cases + answer["cases"]
+            seconds += answer["seconds"]
+            kinds.update(answer["kinds"])
+            seed = answer["next"]
+            rate = flips / max(seconds, 0.1)  # seconds are told in tenths
+            print(f"{flips:,} words in {cases:,} cases, {rate:.0f}/s: {dict(kinds)}", file=sys.stderr)
+            if options.seeds:
+                break
     print(
         json.dumps(
             {"build": options.build, "flips": flips, "cases": cases, "seconds": round(seconds), **kinds}

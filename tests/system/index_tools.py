@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -105,3 +107,52 @@ def assert_valid(index: Index) -> None:
     """The segment's invariants hold."""
     report = index.verify()
     assert report.ok, report.broken
+
+
+def in_threads(count: int, body: Callable[[int], None], meanwhile: Callable[[], None] | None = None) -> None:
+    """Run a body in many threads at once; the first error of any of them is raised."""
+    errors: list[BaseException] = []
+    start = threading.Barrier(count)
+
+    def run(i: int) -> None:
+        try:
+            start.wait()
+            body(i)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for t in threads:
+            t.start()
+        while meanwhile is not None and any(t.is_alive() for t in threads):
+            meanwhile()
+        for t in threads:
+            t.join()
+    finally:
+        sys.setswitchinterval(before)
+    if errors:
+        raise errors[0]
+
+
+def interrupted(call: Callable[[], object], steps: int) -> bool:
+    """Run a call, interrupted after so many lines of it; whether it has as many."""
+    left = steps
+
+    def interrupt(*event: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise KeyboardInterrupt
+        return interrupt
+
+    sys.settrace(interrupt)
+    try:
+        call()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(None)
+    return left <= 0

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -22,7 +20,7 @@ from shmtrie.fastapply import DONE, NOT_DONE
 from shmtrie.index import Index
 from shmtrie.writer import Writer
 from tests.system.children import Child, outcome
-from tests.system.index_tools import HALF, TOP, assert_valid, open_index, scores
+from tests.system.index_tools import HALF, TOP, assert_valid, in_threads, open_index, scores
 
 pytestmark = pytest.mark.skipif(not fastapply.available(), reason="no builtins on this interpreter")
 
@@ -141,16 +139,7 @@ def test_threads(index: Index) -> None:
                     writer.store(1, 1, own, own)
                     return
 
-        interval = sys.getswitchinterval()
-        sys.setswitchinterval(1e-5)
-        try:
-            threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        finally:
-            sys.setswitchinterval(interval)
+        in_threads(4, run)
         assert all(done)
         for i in range(4):
             assert scores(index, [1, 10 + i]) == {(1, 0): 2}

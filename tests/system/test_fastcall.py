@@ -7,7 +7,6 @@ import os
 import resource
 import subprocess
 import sys
-import threading
 import tracemalloc
 import weakref
 from array import array
@@ -25,7 +24,7 @@ from shmtrie.layout import MAX_STORE
 from shmtrie.pyapi import F_ENTERED
 from shmtrie.scores import OverlapScores
 from tests.backends import pairs
-from tests.system.index_tools import HALF, TOP, open_index
+from tests.system.index_tools import HALF, TOP, in_threads, open_index
 from tests.system.test_index_input import FORMS, LOCAL, WRONG
 
 RANKS = {(TOP, 2**32 - 1): 4, (2, 0): 3, (HALF, 1): 1}
@@ -328,14 +327,5 @@ def test_threads_take_turns(fast: Any, plain: Any) -> None:
             if plain[0](query) != right:
                 wrong.append(i)
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=run, args=(i,)) for i in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
+    in_threads(8, run)
     assert wrong == []

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from shmtrie.index import Index
 from shmtrie.scores import WORKER_DTYPE
 from tests.backends import pairs
 from tests.reference import Rank
-from tests.system.index_tools import TOP, assert_valid, details, open_index, scores
+from tests.system.index_tools import TOP, assert_valid, details, in_threads, open_index, scores
 
 
 @pytest.fixture
@@ -121,34 +120,6 @@ def test_batches_of_overlapping_and_skipped_parts(index: Index) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- threads
-def in_threads(count: int, body: Callable[[int], None], meanwhile: Callable[[], None] | None = None) -> None:
-    """Run a body in many threads at once; the first error of any of them is raised."""
-    errors: list[BaseException] = []
-    start = threading.Barrier(count)
-
-    def run(i: int) -> None:
-        try:
-            start.wait()
-            body(i)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        for t in threads:
-            t.start()
-        while meanwhile is not None and any(t.is_alive() for t in threads):
-            meanwhile()
-        for t in threads:
-            t.join()
-    finally:
-        sys.setswitchinterval(before)
-    if errors:
-        raise errors[0]
-
-
 def test_reads_from_many_threads(index: Index) -> None:
     """Each thread asks its own queries by every method; a writer changes other ranks all the while."""
     with index.writer() as w:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import sys
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,7 +11,7 @@ from shmtrie.capacity import Capacity
 from shmtrie.index import Index
 from shmtrie.writer import Writer
 from tests.system.children import Child
-from tests.system.index_tools import assert_valid, open_index, scores
+from tests.system.index_tools import assert_valid, interrupted, open_index, scores
 
 
 @pytest.fixture
@@ -21,27 +19,6 @@ def index() -> Iterator[Index]:
     with open_index(Capacity(blocks=20_000, workers=8, lanes=2)) as made:
         yield made
         assert_valid(made)
-
-
-def interrupted(call: Callable[[], object], steps: int) -> bool:
-    """Run a call, interrupted after so many lines of it; whether it has as many."""
-    left = steps
-
-    def interrupt(*event: Any) -> Any:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            raise KeyboardInterrupt
-        return interrupt
-
-    sys.settrace(interrupt)
-    try:
-        call()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        sys.settrace(None)
-    return left <= 0
 
 
 def run(index: Index, case: str) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import threading
 from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from shmtrie.lanes import LaneSeat, registry_lock
 from shmtrie.layout import LANE_RECOVERING, SLOT_ACTIVE, SLOT_DYING
 from shmtrie.segment import Segment
 from tests.hooks import die
-from tests.system.index_tools import assert_valid, open_index, scores, status_of
+from tests.system.index_tools import assert_valid, interrupted, open_index, scores, status_of
 
 
 @pytest.fixture
@@ -259,27 +259,12 @@ def test_an_interrupt_anywhere_in_a_call_leaves_a_writer_that_can_be_closed(
 ) -> None:
     """Where the lock was let go by Python code, every twentieth Ctrl-C left it locked and `close` waiting."""
     for steps in itertools.count(1):
-        left = steps
-
-        def interrupt(*event: Any) -> Any:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                raise KeyboardInterrupt
-            return interrupt
-
         writer = index.writer()
         writer.store(1, None, [1], [1])
-        sys.settrace(interrupt)
-        try:
-            writer.store(1, 1, hashes, hashes)
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(None)
+        enough = interrupted(partial(writer.store, 1, 1, hashes, hashes), steps)
         assert not writer._work._turn.locked(), f"after {steps} steps"
         writer.close()
-        if left > 0:
+        if not enough:
             assert steps > least
             break
     assert scores(index, [1, 2]) == {(1, 0): 2}
