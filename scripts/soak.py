@@ -9,7 +9,7 @@ removals take turns.
 
     scripts/soak.py --lanes 1 --seeds 200 --operations 500
     scripts/soak.py --lanes 2 3 4 --seeds 200 --operations 500
-    scripts/soak.py --lanes 2 3 --seeds 200 --operations 500 --exact-holes
+    scripts/soak.py --lanes 2 3 --seeds 200 --operations 500 --exact-holes --removals middle
 """
 
 from __future__ import annotations
@@ -27,45 +27,47 @@ from tests.backends import BACKENDS
 from tests.concurrency.actor import Fleet
 from tests.concurrency.contest import Totals, contest
 from tests.differential import run_stream
+from tests.removals import ANY, LEAF_FIRST, REMOVALS
 from tests.workload import KINDS
 
 ROUNDS = 5
 
 
-def turn(seed: int) -> tuple[str, bool]:
+def turn(seed: int, removals: str | None) -> tuple[str, str]:
     """Kind and order of removals of a seed."""
-    return KINDS[seed // 2 % len(KINDS)], seed % 2 == 0
+    return KINDS[seed // 2 % len(KINDS)], removals or (ANY, LEAF_FIRST)[seed % 2 == 0]
 
 
-def alone(seeds: range, operations: int, exact_holes: bool) -> dict[str, object]:
+def alone(seeds: range, options: argparse.Namespace) -> dict[str, object]:
     """Streams of one lane in this process."""
-    backend = "shm-holes" if exact_holes else "shm"
+    backend = "shm-holes" if options.exact_holes else "shm"
     outcomes: Counter[tuple[str, str]] = Counter()
     for seed in seeds:
-        kind, leaf_first = turn(seed)
+        kind, order = turn(seed, options.removals)
         outcomes += run_stream(
             BACKENDS[backend].open,
             seed,
             kind,
-            leaf_first,
-            exact_holes,
+            order,
+            options.exact_holes,
             name=f'BACKENDS["{backend}"].open',
-            steps=operations,
+            steps=options.operations,
             ranks=5 + seed % 4,
         )
         _tell(f"1 lane, seed {seed}: {kind}, {sum(outcomes.values()):,} operations")
     return {"lanes": 1, "seeds": len(seeds), "operations": sum(outcomes.values())}
 
 
-def together(lanes: int, seeds: range, operations: int, exact_holes: bool) -> dict[str, object]:
+def together(lanes: int, seeds: range, options: argparse.Namespace) -> dict[str, object]:
     """Streams of several lanes, a process each, beside a reader."""
     totals = Totals()
     with Fleet(writers=lanes, readers=1) as fleet:
         for seed in seeds:
-            kind, leaf_first = turn(seed)
+            kind, order = turn(seed, options.removals)
             how = "batch" if seed % 3 == 0 else "calls"
-            steps = operations // ROUNDS
-            totals.add(contest(fleet, seed, kind, leaf_first, how, ROUNDS, steps, exact_holes=exact_holes))
+            steps = options.operations // ROUNDS
+            made = contest(fleet, seed, kind, order, how, ROUNDS, steps, exact_holes=options.exact_holes)
+            totals.add(made)
             _tell(f"{lanes} lanes, seed {seed}: {kind}, {totals}")
     verdict = totals.verdict
     return {
@@ -104,14 +106,16 @@ def main() -> None:
     parser.add_argument(
         "--exact-holes", action="store_true", help="segments that keep what is behind a removed block"
     )
+    parser.add_argument(
+        "--removals", choices=REMOVALS, help="what streams remove; default: leaf-first and any in turn"
+    )
     parser.add_argument("--json", action="store_true", help="report as JSON")
     options = parser.parse_args()
     seeds = range(options.first, options.first + options.seeds)
     for lanes in options.lanes:
         begin = time.monotonic()
-        how = seeds, options.operations, options.exact_holes
-        report = alone(*how) if lanes == 1 else together(lanes, *how)
-        report["exact holes"] = options.exact_holes
+        report = alone(seeds, options) if lanes == 1 else together(lanes, seeds, options)
+        report["exact holes"], report["removals"] = options.exact_holes, options.removals or "in turn"
         report["seconds"] = round(time.monotonic() - begin, 1)
         print(json.dumps(report) if options.json else report, flush=True)
 

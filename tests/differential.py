@@ -22,6 +22,7 @@ import numpy as np
 
 from tests.backends import Open, as_signed, canonical, footprint, pairs, shaped, stores_of
 from tests.reference import MASK, OK, Op, Oracle, Probes, Rank
+from tests.removals import LEAF_FIRST
 from tests.workload import EXACT, Workload
 
 Fails = Callable[[Sequence[Op]], str | None]
@@ -243,7 +244,7 @@ def run_stream(
     open_index: Open,
     seed: int,
     kind: str = "clean",
-    leaf_first: bool = True,
+    removals: str = LEAF_FIRST,
     exact_holes: bool = False,
     name: str = "open_index",
     tolerate: Iterable[str] = (),
@@ -257,7 +258,7 @@ def run_stream(
     ----------
     open_index : callable
         Returns a context manager that gives an empty index.
-    seed, kind, leaf_first, **workload
+    seed, kind, removals, **workload
         As of ``tests.workload.Workload``.
     exact_holes, tolerate, heavy_every
         As of ``Differential``.
@@ -275,9 +276,9 @@ def run_stream(
     try:
         with open_index() as index:
             oracle = Oracle(exact_holes)
-            exact = leaf_first and kind in EXACT and not exact_holes
+            exact = removals == LEAF_FIRST and kind in EXACT and not exact_holes
             check = Differential(index, oracle, open_index, exact, tolerate, heavy_every)
-            for op in Workload(oracle, seed, kind, leaf_first, **workload):
+            for op in Workload(oracle, seed, kind, removals, **workload):
                 done.append(op)
                 check.apply(op)
             check.check_everything()
@@ -292,7 +293,7 @@ def run_stream(
             return None
 
         small = shrink(done, fails, shrink_seconds)
-        stream = f"seed {seed}, {kind}, {'leaf-first' if leaf_first else 'any removals'}, {workload}"
+        stream = f"seed {seed}, {kind}, {removals} removals, {workload}"
         raise Mismatch(
             f"{type(error).__name__}: {error}\nin {stream}; {len(small)} of {len(done)} operations left:\n\n"
             f"# {fails(small) or 'does not fail when replayed'}\n{reproduction(small, name, exact_holes)}"

@@ -14,7 +14,8 @@ flip     as clean, but a place stored again may get another hash
 chaos    fifteen hashes altogether: moves, invalid sequences and refusals all the time
 ======== =============================================================================================
 
-``leaf_first`` streams evict as engines do, so in the kinds of ``EXACT`` what is held is always reachable.
+Which blocks they remove is in ``tests.removals``. ``leaf-first`` streams evict as engines do, so in the kinds
+of ``EXACT`` what is held is always reachable.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import random
 from collections.abc import Callable, Iterator
 
 from tests.reference import MASK, ROOT, Op, Oracle, Rank
+from tests.removals import LEAF_FIRST, MIDDLE, REMOVALS, Removals
 
 KINDS = ("clean", "alias", "collide", "flip", "chaos")
 EXACT = ("clean", "alias", "flip")
@@ -40,7 +42,7 @@ def mix(*words: int) -> int:
     return (value * 0xBF58476D1CE4E5B9 & MASK) ^ (value >> 32)
 
 
-class Workload:
+class Workload(Removals):
     """One stream.
 
     Parameters
@@ -51,9 +53,8 @@ class Workload:
         Everything random comes from it.
     kind : str
         One of ``KINDS``.
-    leaf_first : bool
-        Only evictions of blocks below which the rank holds nothing; otherwise heads, middles and random
-        subsets too.
+    removals : str
+        One of ``REMOVALS`` of ``tests.removals``.
     steps : int
         Number of steps; a step is one to a few operations.
     ranks : int
@@ -69,22 +70,15 @@ class Workload:
         oracle: Oracle,
         seed: int,
         kind: str = "clean",
-        leaf_first: bool = True,
+        removals: str = LEAF_FIRST,
         steps: int = 200,
         ranks: int = 5,
         long: bool = False,
         drain: bool = True,
     ) -> None:
-        assert kind in KINDS, kind
-        self.oracle, self.kind, self.leaf_first, self.steps, self.long, self.drain = (
-            oracle,
-            kind,
-            leaf_first,
-            steps,
-            long,
-            drain,
-        )
-        self.rng = random.Random(f"{seed}/{kind}/{leaf_first}/{long}")
+        assert kind in KINDS and removals in REMOVALS, (kind, removals)
+        super().__init__(oracle, random.Random(f"{seed}/{kind}/{removals}/{long}"), removals)
+        self.kind, self.steps, self.long, self.drain = kind, steps, long, drain
         self.ranks = RANKS[:ranks]
         self._names: dict[tuple[int, ...], int] = {}
         self._extremes: dict[int, list[int]] = {}
@@ -105,11 +99,13 @@ class Workload:
             (0.02, self._move),
             (0.03, self._query),
         ]
+        if self.removals == MIDDLE:
+            steps += [(0.12, self._mend), (0.08, self._diverge)]
         weights, actions = zip(*steps, strict=True)
         for _ in range(self.steps):
             yield from self.rng.choices(actions, weights)[0](self.rng.choice(self.ranks))
         if self.drain:
-            yield from self._drain()
+            yield from self._drain(self.rng.sample(self.ranks, len(self.ranks)))
 
     # -- hashes and paths -------------------------------------------------------------------------
 
@@ -213,6 +209,25 @@ class Workload:
             first = 0 if parent is None else first
             yield ("store", rank, parent, self._blocks(rank, place, path[first:]))
 
+    def _mend(self, rank: Rank) -> Iterator[Op]:
+        """One missing block again, alone, between two that are held."""
+        mine, places = self.oracle.of(rank), self.oracle.places
+        missing = {places.parent[place] for place in mine.hash_at} - mine.hash_at.keys() - {ROOT}
+        missing = [p for p in missing if places.parent[p] == ROOT or places.parent[p] in mine.hash_at]
+        if missing:
+            place = self.rng.choice(sorted(missing))
+            above = places.parent[place]
+            yield ("store", rank, mine.hash_at.get(above), self._blocks(rank, above, [places.local[place]]))
+
+    def _diverge(self, rank: Rank) -> Iterator[Op]:
+        """A branch that leaves a chain in the middle of what is kept behind a hole."""
+        mine = self.oracle.of(rank)
+        kept = [place for place in self._inner(rank) if not self._rooted(rank, place)]
+        if kept:
+            place = self.rng.choice(kept)
+            tail = [self._local() for _ in range(self.rng.randint(1, 3))]
+            yield ("store", rank, mine.hash_at[place], self._blocks(rank, place, tail))
+
     def _long_chains(self) -> Iterator[Op]:
         path = [self._local() for _ in range(self.rng.randint(2040, 2600))]
         cut = self.rng.choice((1, 2047, 2048, 2049, len(path) - 1))
@@ -233,7 +248,7 @@ class Workload:
         # A leaf-first stream must not name a block of the rank by chance.
         stray = (
             ("remove", (99, 1), [1])
-            if self.leaf_first
+            if self.removals == LEAF_FIRST
             else ("remove", rank, [other or 1, mix(self._fresh, 8)])
         )
         odd: list[Op] = [
@@ -251,68 +266,6 @@ class Workload:
             ("remove_worker", 99),
         ]
         yield self.rng.choice(odd)
-
-    # -- removals ---------------------------------------------------------------------------------
-
-    def _tail_run(self, rank: Rank, gone: set[int]) -> list[int]:
-        """Places of a run that ends in a leaf, deepest first; closed downward together with ``gone``."""
-        mine, places = self.oracle.of(rank), self.oracle.places
-
-        def blocked(place: int) -> bool:
-            return any(p in mine.hash_at and p not in gone for p in places.children[place])
-
-        leaves = [p for p in mine.hash_at if p not in gone and not blocked(p)]
-        run: list[int] = []
-        if leaves:
-            place = self.rng.choice(leaves)
-            wanted = self.rng.randint(1, 5) if places.depth[place] < 200 else self.rng.randint(1, 700)
-            while place in mine.hash_at and place not in gone and not blocked(place) and len(run) < wanted:
-                run.append(place)
-                gone.add(place)
-                place = places.parent[place]
-        return run
-
-    def _evict(self, rank: Rank) -> Iterator[Op]:
-        mine, rng = self.oracle.of(rank), self.rng
-        if not mine.hash_at:
-            yield ("remove", rank, [mix(self._fresh, 10)])  # an unknown rank, or one that lost everything
-            return
-        kind = "tail" if self.leaf_first else rng.choice(("tail", "tail", "head", "middle", "subset"))
-        chosen: list[int] = []
-        if kind == "tail":
-            gone: set[int] = set()
-            for _ in range(2 if rng.random() < 0.15 else 1):
-                chosen += self._tail_run(rank, gone)
-            if rng.random() < 0.3 and len(chosen) < 10:  # one event a block, deepest first
-                for external in [mine.hash_at[p] for p in chosen]:
-                    yield ("remove", rank, [external])
-                return
-        elif kind == "head":
-            path = self.oracle.places.path(rng.choice(list(mine.hash_at)))
-            place = ROOT
-            for local in path[: rng.randint(1, 6)]:
-                place = self.oracle.places.child(place, local)
-                chosen += [place] if place in mine.hash_at else []
-        else:
-            count = 1 if kind == "middle" else rng.randint(1, 6)
-            chosen = rng.sample(list(mine.hash_at), min(len(mine.hash_at), count))
-        rng.choice((list.reverse, rng.shuffle, lambda _: None))(chosen)
-        hashes = [mine.hash_at[p] for p in chosen]
-        if rng.random() < 0.1:
-            hashes.insert(rng.randint(0, len(hashes)), mix(self._fresh, 9))  # unknown, the rest applies
-        yield ("remove", rank, hashes)
-
-    def _drain(self) -> Iterator[Op]:
-        for rank in self.rng.sample(self.ranks, len(self.ranks)):
-            mine, places = self.oracle.of(rank), self.oracle.places
-            order = sorted(mine.hash_at, key=lambda p: -places.depth[p])
-            if not self.leaf_first:
-                self.rng.shuffle(order)
-            hashes = [mine.hash_at[p] for p in order]
-            while hashes:
-                count = max(self.rng.randint(1, 8), len(hashes) // 10)
-                yield ("remove", rank, hashes[:count])
-                hashes = hashes[count:]
 
     # -- the rest ---------------------------------------------------------------------------------
 

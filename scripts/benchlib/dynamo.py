@@ -33,6 +33,7 @@ class Dynamo(BenchIndex):
     """`find_matches` alone: its result still holds the scores as a native object."""
 
     name = "dynamo RadixTree"
+    handles_seeds = False  # it refuses stores where engines name one block differently, and logs each
 
     def __init__(self, workload: Workload) -> None:
         from dynamo.llm import RadixTree

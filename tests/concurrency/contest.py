@@ -17,6 +17,7 @@ from tests.concurrency.streams import Contended, Pool, draw
 from tests.concurrency.tree import Tree
 from tests.differential import Differential, Mismatch, expect
 from tests.reference import MASK, OK, Op, Oracle, Rank
+from tests.removals import LEAF_FIRST
 from tests.workload import EXACT, mix
 
 STATUES: tuple[Rank, ...] = ((900, 0), (901, 7))
@@ -106,7 +107,7 @@ class Contest:
         Its writers perform a stream each, its readers ask.
     index : Index
         From `segment_of`.
-    seed, kind, leaf_first
+    seed, kind, removals
         Of the streams, see ``tests.workload``.
     how : str
         ``calls`` or ``batch``, see ``Worker.perform``.
@@ -120,12 +121,12 @@ class Contest:
         index: Index,
         seed: int,
         kind: str,
-        leaf_first: bool,
+        removals: str,
         how: str = "calls",
         tolerate: Iterable[str] = (),
     ) -> None:
         self.fleet, self.index, self.seed, self.how = fleet, index, seed, how
-        self.leaf_first, self.exact = leaf_first, leaf_first and kind in EXACT
+        self.exact = removals == LEAF_FIRST and kind in EXACT
         self.rng, self.totals = random.Random(f"contest {seed}"), Totals()
         self.oracle = Oracle(index.segment.exact_holes)
         self._open = BACKENDS["shm-holes" if index.segment.exact_holes else "shm"].open
@@ -136,7 +137,7 @@ class Contest:
         self.streams = []
         for w in range(len(fleet.writers)):
             ranks = [(10 + w, 0), (10 + w, 1), (MASK - w, 3)]
-            self.streams.append(Contended(self.oracle, seed * 64 + w, self.pool, ranks, kind, leaf_first))
+            self.streams.append(Contended(self.oracle, seed * 64 + w, self.pool, ranks, kind, removals))
 
     # -- before and between rounds ----------------------------------------------------------------
 
@@ -281,7 +282,7 @@ def contest(
     fleet: Fleet,
     seed: int,
     kind: str = "clean",
-    leaf_first: bool = True,
+    removals: str = LEAF_FIRST,
     how: str = "calls",
     rounds: int = 3,
     ops: int = 100,
@@ -297,7 +298,7 @@ def contest(
     ----------
     fleet : Fleet
         Product build.
-    seed, kind, leaf_first, how, tolerate
+    seed, kind, removals, how, tolerate
         As of `Contest`.
     rounds, ops, finds : int
         Rounds; operations of each writer and finds of each reader in a round.
@@ -316,7 +317,7 @@ def contest(
     capacity = capacity or Capacity(blocks=20_000, workers=64, lanes=len(fleet.writers) + 1)
     try:
         with segment_of(fleet, f"contest-{seed}", capacity, 0.05, exact_holes) as index:
-            run = Contest(fleet, index, seed, kind, leaf_first, how, tolerate)
+            run = Contest(fleet, index, seed, kind, removals, how, tolerate)
             if seed % 2 == 0:
                 run.place_statues()
             for number in range(rounds):
@@ -328,7 +329,7 @@ def contest(
             return run.finish()
     except Exception as error:
         raise Mismatch(
-            f"{type(error).__name__}: {error}\nin contest(fleet, {seed}, {kind!r}, leaf_first={leaf_first}, "
+            f"{type(error).__name__}: {error}\nin contest(fleet, {seed}, {kind!r}, removals={removals!r}, "
             f"how={how!r}, rounds={rounds}, ops={ops}, exact_holes={exact_holes}) with "
             f"{len(fleet.writers)} writers"
         ) from error

@@ -66,14 +66,14 @@ class Contended(Workload):
         The paths.
     ranks : sequence of Rank
         Whom the stream is about.
-    kind, leaf_first
+    kind, removals
         As of `Workload`.
     """
 
     def __init__(
-        self, oracle: Oracle, seed: int, pool: Pool, ranks: Sequence[Rank], kind: str, leaf_first: bool
+        self, oracle: Oracle, seed: int, pool: Pool, ranks: Sequence[Rank], kind: str, removals: str
     ) -> None:
-        super().__init__(oracle, seed, kind, leaf_first, steps=1 << 30, drain=False)
+        super().__init__(oracle, seed, kind, removals, steps=1 << 30, drain=False)
         self.ranks = tuple(ranks)
         self._pool = pool
         self._paths = [list(path) for path in pool.paths]

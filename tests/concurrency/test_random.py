@@ -12,29 +12,31 @@ import pytest
 from shmtrie.capacity import Capacity
 from tests.concurrency.actor import Fleet
 from tests.concurrency.contest import contest
+from tests.removals import ANY, LEAF_FIRST, MIDDLE
 from tests.workload import KINDS
 
 SEEDS = int(os.environ.get("SHMTRIE_SEEDS", "1"))
 
 
 @pytest.mark.parametrize("how", ["calls", "batch"])
-@pytest.mark.parametrize("leaf_first", [True, False], ids=["leaf-first", "any-removals"])
+@pytest.mark.parametrize("removals", [LEAF_FIRST, ANY])
 @pytest.mark.parametrize("kind", KINDS)
-def test_contest(fleet: Fleet, kind: str, leaf_first: bool, how: str) -> None:
+def test_contest(fleet: Fleet, kind: str, removals: str, how: str) -> None:
     """Every score, counter, dump and structure is right, at rest and while writers run."""
     for seed in range(SEEDS):
-        number = 16 * seed + KINDS.index(kind) * 2 + leaf_first
-        totals = contest(fleet, number, kind, leaf_first, how, rounds=4, ops=100)
+        number = 16 * seed + KINDS.index(kind) * 2 + (removals == LEAF_FIRST)
+        totals = contest(fleet, number, kind, removals, how, rounds=4, ops=100)
         assert totals.ops == 1200 and totals.finds > 0
 
 
+@pytest.mark.parametrize("removals", [ANY, MIDDLE])
 @pytest.mark.parametrize("kind", KINDS)
-def test_contest_with_exact_holes(fleet: Fleet, kind: str) -> None:
+def test_contest_with_exact_holes(fleet: Fleet, kind: str, removals: str) -> None:
     """The same, where a score at rest is the held prefix, whatever was removed."""
     for seed in range(SEEDS):
-        number = 500 + 8 * seed + KINDS.index(kind)
+        number = 500 + 16 * seed + KINDS.index(kind) * 2 + (removals == MIDDLE)
         how = "batch" if number % 2 else "calls"
-        totals = contest(fleet, number, kind, False, how, rounds=4, ops=100, exact_holes=True)
+        totals = contest(fleet, number, kind, removals, how, rounds=4, ops=100, exact_holes=True)
         assert totals.ops == 1200 and totals.finds > 0
 
 
@@ -46,7 +48,7 @@ def test_contest_in_a_full_segment(fleet: Fleet) -> None:
             fleet,
             2 * seed + 1,
             "alias",
-            True,
+            LEAF_FIRST,
             rounds=4,
             ops=100,
             capacity=small,

@@ -15,6 +15,7 @@ from shmtrie.index import Index
 from shmtrie.layout import SPAN_LINES
 from shmtrie.writer import Writer
 from tests.differential import run_stream
+from tests.removals import ANY, LEAF_FIRST
 from tests.system.index_tools import assert_valid, changed, claimed, contents, open_index, scores
 
 
@@ -115,9 +116,15 @@ def test_streams_in_a_tiny_segment(table: str, kind: str) -> None:
             yield Both(index, writer)
 
     outcomes = run_stream(
-        opened, 11, kind, kind == "clean", tolerate=["CapacityExceeded"], steps=150, shrink_seconds=0.0
+        opened,
+        11,
+        kind,
+        LEAF_FIRST if kind == "clean" else ANY,
+        tolerate=["CapacityExceeded"],
+        steps=150,
+        shrink_seconds=0.0,
     )
-    assert outcomes["store", "ok"] > 40
+    assert outcomes["store", "ok"] > 30
     assert outcomes["store", "CapacityExceeded"] > 0 or table == "extents"
 
 

@@ -46,6 +46,7 @@ from shmtrie.shmfile import successor_name
 from shmtrie.succession import Succession
 from tests.differential import run_stream
 from tests.hooks import die
+from tests.removals import ANY, LEAF_FIRST, MIDDLE
 from tests.system.children import Child
 from tests.system.doomed import Doomed
 from tests.system.index_tools import assert_valid, changed, contents, details, open_index, scores
@@ -159,20 +160,23 @@ class Resized:
         self._both("remove_worker", *arguments)
 
 
-@pytest.mark.parametrize("order", ["leaf first", "any order", "exact holes"])
+@pytest.mark.parametrize(
+    ("removals", "exact_holes"),
+    [(LEAF_FIRST, False), (ANY, False), (MIDDLE, True)],
+    ids=["leaf-first", "any", "exact-holes"],
+)
 @pytest.mark.parametrize("kind", KINDS)
-def test_streams(kind: str, order: str) -> None:
+def test_streams(kind: str, removals: str, exact_holes: bool) -> None:
     """Later events find what they would have found, behind cuts too: the copy has the same nodes."""
-    holes = order == "exact holes"
 
     @contextmanager
     def opened() -> Iterator[Resized]:
         with ExitStack() as stack:
-            yield Resized(stack, 23, holes)
+            yield Resized(stack, 23, exact_holes)
 
     for seed in range(2):
         # dumps are reloaded at the end only
-        run_stream(opened, seed, kind, order == "leaf first", holes, heavy_every=10**9, steps=100)
+        run_stream(opened, seed, kind, removals, exact_holes, heavy_every=10**9, steps=100)
 
 
 def test_many_ranks_on_one_path() -> None:

@@ -15,13 +15,14 @@ import pytest
 from tests.backends import BACKENDS, Backend
 from tests.differential import Mismatch, replay, run_stream, shrink
 from tests.reference import Op
+from tests.removals import ANY, LEAF_FIRST, REMOVALS
 from tests.workload import KINDS
 
 SEEDS = int(os.environ.get("SHMTRIE_SEEDS", "1"))
 
 
 def run(
-    backend: Backend, seed: int, kind: str, leaf_first: bool = True, how: str = "calls", **workload: Any
+    backend: Backend, seed: int, kind: str, removals: str = LEAF_FIRST, how: str = "calls", **workload: Any
 ) -> None:
     """One stream on one backend."""
     name = f'BACKENDS["{backend.name}"].open'
@@ -31,28 +32,28 @@ def run(
         with backend.open(how) as index:
             yield index
 
-    run_stream(opened, seed, kind, leaf_first, backend.exact_holes, name, **workload)
+    run_stream(opened, seed, kind, removals, backend.exact_holes, name, **workload)
 
 
-@pytest.mark.parametrize("leaf_first", [True, False], ids=["leaf-first", "any"])
+@pytest.mark.parametrize("removals", REMOVALS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_streams(backend: Backend, kind: str, leaf_first: bool) -> None:
+def test_streams(backend: Backend, kind: str, removals: str) -> None:
     for seed in range(SEEDS):
-        run(backend, seed, kind, leaf_first, steps=120, ranks=5 + seed % 4)
+        run(backend, seed, kind, removals, steps=120, ranks=5 + seed % 4)
 
 
 @pytest.mark.parametrize("how", ["event", "json", "many", "batch"])
 def test_streams_sent_as_events(backend: Backend, how: str) -> None:
     for seed in range(1000, 1000 + SEEDS):
-        run(backend, seed, "clean", False, how, steps=60)
-        run(backend, seed, "alias", True, how, steps=60)
+        run(backend, seed, "clean", ANY, how, steps=60)
+        run(backend, seed, "alias", LEAF_FIRST, how, steps=60)
 
 
-@pytest.mark.parametrize("leaf_first", [True, False], ids=["leaf-first", "any"])
-def test_chains_longer_than_an_edge(backend: Backend, leaf_first: bool) -> None:
+@pytest.mark.parametrize("removals", REMOVALS)
+def test_chains_longer_than_an_edge(backend: Backend, removals: str) -> None:
     # The exact tree has no edges; it is here to prove the stream itself.
     size: dict[str, Any] = {"steps": 12} if backend.compressed else {"steps": 4, "drain": False}
-    run(backend, 2000, "clean", leaf_first, ranks=3, long=True, **size)
+    run(backend, 2000, "clean", removals, ranks=3, long=True, **size)
 
 
 def test_one_long_stream_with_ids_coming_back(backend: Backend) -> None:
@@ -120,7 +121,7 @@ def test_wrong_wrappers_are_caught(wrong: type[Wrapped]) -> None:
 def test_a_failure_is_shrunk_and_can_be_replayed() -> None:
     wrong = wrapped(DropsRemoval)
     with pytest.raises(Mismatch) as caught:
-        run_stream(wrong, 1, leaf_first=False, steps=100, name="wrong")
+        run_stream(wrong, 1, removals=ANY, steps=100, name="wrong")
     text = str(caught.value)
     operations = [line for line in text.splitlines() if line.startswith("    (")]
     assert len(operations) == 2, text

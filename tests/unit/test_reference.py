@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 
 from tests.differential import Mismatch, run_stream
-from tests.reference import BLOCK, INVALID, MASK, OK, PARENT, Op, Oracle, Probes, Rank
+from tests.reference import BLOCK, INVALID, MASK, OK, PARENT, ROOT, Op, Oracle, Probes, Rank
+from tests.removals import MIDDLE, REMOVALS
 from tests.workload import KINDS, RANKS, Workload
 
 A, B = (1, 0), (2, 0)
@@ -145,11 +147,11 @@ def test_runs_end_where_the_rank_branches() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("leaf_first", [True, False])
-def test_streams_are_varied_and_repeatable(kind: str, leaf_first: bool) -> None:
+@pytest.mark.parametrize("removals", REMOVALS)
+def test_streams_are_varied_and_repeatable(kind: str, removals: str) -> None:
     def ops() -> Iterator[Op]:
         oracle = Oracle()
-        for op in Workload(oracle, 7, kind, leaf_first, steps=400):
+        for op in Workload(oracle, 7, kind, removals, steps=400):
             yield op
             outcomes = oracle.outcomes(op)
             oracle.apply(op, OK if OK in outcomes else min(outcomes))
@@ -161,6 +163,47 @@ def test_streams_are_varied_and_repeatable(kind: str, leaf_first: bool) -> None:
     hashes = {h for op in first if op[0] == "store" for block in op[3] for h in block}
     assert {0, MASK} <= hashes
     assert {op[1] for op in first if op[0] == "store"} >= set(RANKS[:5])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_half_of_the_removals_of_a_middle_stream_open_a_hole(kind: str) -> None:
+    """And single missing blocks come back, and branches leave chains whose head is gone."""
+    oracle, found = Oracle(exact_holes=True), Counter[str]()
+    for op in Workload(oracle, 12, kind, MIDDLE, steps=600, drain=False):
+        outcome = OK if OK in oracle.outcomes(op) else min(oracle.outcomes(op))
+        going: list[int] = []
+        if op[0] in ("store", "remove"):
+            rank, mine = op[1], oracle.of(op[1])
+        if op[0] == "store" and op[3] and outcome == OK:
+            above = ROOT if op[2] is None else mine.place_of[op[2]]
+            place = oracle.places.find(above, op[3][0][0])
+            if place is not None and place not in mine.hash_at and len(op[3]) == 1:
+                found["restored"] += below(oracle, rank, [place])
+            if place not in mine.hash_at and below(oracle, rank, [above]):
+                found["branches"] += not rooted(oracle, rank, above)
+        elif op[0] == "remove":
+            going = [mine.place_of[h] for h in op[2] if h in mine.place_of]
+        oracle.apply(op, outcome)
+        found["removals"] += bool(going)
+        found["holes"] += bool(going) and below(oracle, rank, going)
+    assert found["removals"] > 100 and found["restored"] > 10 and found["branches"] > 5, found
+    assert found["holes"] * 2 >= found["removals"], found
+
+
+def below(oracle: Oracle, rank: Rank, places: list[int]) -> bool:
+    """Whether a rank holds anything below one of some places."""
+    held, todo = oracle.of(rank).hash_at, list(places)
+    while todo:
+        children = oracle.places.children[todo.pop()]
+        if held.keys() & set(children):
+            return True
+        todo += children
+    return False
+
+
+def rooted(oracle: Oracle, rank: Rank, place: int) -> bool:
+    """Whether a rank holds everything above a place."""
+    return oracle.bounds(rank, oracle.places.path(place))[1] == oracle.places.depth[place]
 
 
 # -- wrong indexes -------------------------------------------------------------------------------
@@ -244,12 +287,12 @@ def opener(make: Callable[[], Any]) -> Any:
 
 @pytest.mark.parametrize("make", [OracleIndex, LowIndex])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("leaf_first", [True, False])
-def test_both_ends_of_the_band_pass(make: type[OracleIndex], kind: str, leaf_first: bool) -> None:
-    outcomes = run_stream(opener(make), seed=3, kind=kind, leaf_first=leaf_first, steps=120)
+@pytest.mark.parametrize("removals", REMOVALS)
+def test_both_ends_of_the_band_pass(make: type[OracleIndex], kind: str, removals: str) -> None:
+    outcomes = run_stream(opener(make), seed=3, kind=kind, removals=removals, steps=120)
     assert outcomes["store", OK] > 30 and outcomes["remove", OK] > 10
     assert outcomes["store", PARENT] + outcomes["store", INVALID] > 0 and outcomes["remove", BLOCK] > 0
-    run_stream(opener(lambda: OracleIndex(True)), 4, kind, leaf_first, exact_holes=True, steps=60)
+    run_stream(opener(lambda: OracleIndex(True)), 4, kind, removals, exact_holes=True, steps=60)
 
 
 class DropsRemoval(OracleIndex):
