@@ -14,9 +14,19 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from .layout import MAX_STORE
 from .scores import WorkerWithDpRank
 
-__all__ = ["as_count", "as_rank", "as_ranks", "as_u64", "as_worker_id", "hash_array", "offset_array"]
+__all__ = [
+    "as_count",
+    "as_rank",
+    "as_ranks",
+    "as_u64",
+    "as_worker_id",
+    "hash_array",
+    "offset_array",
+    "query_array",
+]
 
 _MASK: Final = (1 << 64) - 1
 _U64: Final = np.dtype(np.uint64)
@@ -162,6 +172,14 @@ def as_ranks(workers: Any) -> list[WorkerWithDpRank]:
     except TypeError:
         raise TypeError(f"expected several workers, got {type(workers).__name__}") from None
     return [as_rank(worker) for worker in each]
+
+
+def query_array(values: Any) -> npt.NDArray[np.uint64]:
+    """`hash_array` of a query, which has at most `MAX_STORE` blocks (ValueError)."""
+    local = hash_array(values)
+    if len(local) > MAX_STORE:
+        raise ValueError(f"a query has at most {MAX_STORE} blocks, got {len(local)}")
+    return local
 
 
 def hash_array(values: Any) -> npt.NDArray[np.uint64]:

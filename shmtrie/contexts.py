@@ -46,7 +46,6 @@ class Context:
         self.words = np.zeros(c.CONTEXT_WORDS, np.int64)
         self.address = self.words.ctypes.data
         self._owned: dict[int, npt.NDArray[Any]] = {}
-        self.kept: list[object] = []  # what else has to live as long as the context
         self._mapping = segment.mapping  # the addresses below are valid as long as this lives
         w = self.words
         w[c.C_BASE] = segment.base

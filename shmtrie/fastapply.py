@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
 from numba import types
 
 from .atomics import ld32, pl64, ps64
@@ -34,10 +32,9 @@ from .pyapi import (
     F_TURN,
     F_VIEW,
     F_VIEW_2,
-    FRAME_WORDS,
     LIST_ROOM,
-    as_unsigned,
     available,
+    frame_of,
     hashes_in,
     int_in,
     is_plain,
@@ -134,8 +131,8 @@ def _has_hook(frame):
 
 @centry("int64(int64, int64, int64)")
 def apply_builtin(self, args, n):
-    """PyObject *(PyObject *self, PyObject *const *args, Py_ssize_t n): self is the frame's address as int."""
-    frame = as_unsigned(self)
+    """PyObject *(PyObject *frame, PyObject *const *args, Py_ssize_t n)."""
+    frame = frame_of(self)
     status = NOT_DONE
     if n == 6 and pl64(frame + F_ENTERED) == 0 and not _has_hook(frame):
         ps64(frame + F_ENTERED, 1)
@@ -163,21 +160,17 @@ class FastApply:
     Attributes
     ----------
     apply : Apply
-        May be called as long as this object lives.
+        The builtin.
     """
 
     def __init__(self, segment: Segment, context: WriterContext, seat: LaneSeat) -> None:
         self.apply: Apply = _not_done
-        self._frame: npt.NDArray[np.int64] = np.zeros(FRAME_WORDS, np.int64)
-        self._context = context
+        self._frame = frame = new_frame(context, segment.open_word)
         if not available():
             return
-        self._frame = frame = new_frame(context)
-        context.kept.append(segment.open_word)
         descriptor, mark, generation_at, generation = seat.proof()
         frame[F_DESCRIPTOR // 8], frame[F_MARK // 8] = descriptor, mark
         frame[F_GENERATION_AT // 8], frame[F_GENERATION // 8] = generation_at, generation
-        frame[F_OPEN_AT // 8] = segment.open_word.ctypes.data
         self.apply = make_builtin(b"apply", apply_builtin.address, frame)
 
     def hold(self, taken: bool) -> None:

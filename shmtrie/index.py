@@ -255,7 +255,6 @@ class Index(IndexQueries):
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-        self._close_queries()
         self._segment.close()
 
     def __enter__(self) -> Self:

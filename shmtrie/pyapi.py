@@ -1,8 +1,9 @@
 """Builtins of CPython's fastest calling convention, made from numba C callbacks, and their talk with Python.
 
-A numba dispatcher costs about 0.5 us a call, the same kernel behind METH_FASTCALL a tenth. A builtin gets
-the address of its *frame*, an array of words: its context, and what it needs to tell types and to hold
-buffers. It holds the GIL from the first to the last line, so threads take turns on the frame.
+A numba dispatcher costs about 0.5 us a call, the same kernel behind METH_FASTCALL a tenth. A builtin is bound
+to its *frame*, an array of words: its context, and what it needs to tell types and to hold buffers; the
+frame keeps alive what its words are addresses of. A builtin holds the GIL from the first to the last line, so
+threads take turns on the frame.
 
 Between the first look at an argument and the end of the kernel no Python code may run, or it could call the
 same builtin and change its frame or the argument. So lists, tuples, ints and ranks are taken by exact type
@@ -40,6 +41,9 @@ get_buffer = _extern("PyObject_GetBuffer", _i32, _p, _p, _i32)
 release_buffer = _extern("PyBuffer_Release", types.void, _p)
 clear_error = _extern("PyErr_Clear", types.void)
 occurred = _extern("PyErr_Occurred", _p)
+no_memory = _extern("PyErr_NoMemory", _p)
+new_object = _extern("PyType_GenericAlloc", _p, _p, _p)
+call = _extern("PyObject_Vectorcall", _p, _p, _p, _p, _p)
 new_bytes = _extern("PyBytes_FromStringAndSize", _p, _p, _p)
 bytes_data = _extern("PyBytes_AsString", _p, _p)
 bytes_size = _extern("PyBytes_Size", _p, _p)
@@ -47,6 +51,7 @@ as_unsigned = _extern("PyLong_AsUnsignedLongLong", _p, _p)
 as_signed = _extern("PyLong_AsLongLongAndOverflow", _p, _p, _p)
 new_int = _extern("PyLong_FromLongLong", _p, _p)
 add_reference = _extern("Py_IncRef", types.void, _p)
+drop_reference = _extern("Py_DecRef", types.void, _p)
 list_size = _extern("PyList_Size", _p, _p)
 list_item = _extern("PyList_GetItem", _p, _p, _p)
 tuple_size = _extern("PyTuple_Size", _p, _p)
@@ -69,23 +74,45 @@ copy_bytes = _extern("memcpy", _p, _p, _p, _p)
     F_SCRATCH_2,
     F_OVERFLOW,
     F_ENTERED,  # 1 while a builtin reads its arguments
+    F_OPEN_AT,  # address of a word that is 1 as long as the segment's handle is open
     # of a writer
     F_TURN,  # 1 while a thread has its turn without the GIL
     F_DESCRIPTOR,  # of the seat, and the offset by which it is known
     F_MARK,
     F_GENERATION_AT,
     F_GENERATION,
-    F_OPEN_AT,  # address of a word that is 1 as long as the segment's handle is open
-) = (8 * k for k in range(18))
-F_VIEW, F_VIEW_2 = 8 * 20, 8 * 36  # two Py_buffer
-FRAME_WORDS = 52
+    # of a reader
+    F_FALSE,  # addresses of objects
+    F_TRUE,
+    F_CONVERT,  # and of functions: for arguments that are not taken, and when the handle is closed
+    F_CLOSED,
+    F_RESULT,  # the type of a result, and where in it are its attributes
+    F_RESULT_AT,
+    F_RESULT_AT_2,
+    F_RESULT_AT_3,
+) = (8 * k for k in range(26))
+F_VIEW, F_VIEW_2 = 8 * 26, 8 * 42  # two Py_buffer
+FRAME_WORDS = 58
 LIST_ROOM = 8_192  # ints of a list that a builtin takes
 
 _TYPE = 8  # of PyObject: behind the reference count
+_DATA = 16  # of PyArrayObject
 # Py_buffer of the stable ABI: buf, obj, len, itemsize, readonly | ndim, format, shape, strides, ...
 _BUF, _LEN, _ITEMSIZE, _FLAGS, _FORMAT = 0, 16, 24, 32, 40
 _CONTIGUOUS_WITH_FORMAT = 0x0020 | 0x0010 | 0x0008 | 0x0004  # PyBUF_C_CONTIGUOUS | STRIDES | ND | FORMAT
-_METH_FASTCALL = 0x0080
+_METH_FASTCALL, _METH_KEYWORDS = 0x0080, 0x0002
+
+
+class Frame(np.ndarray[Any, np.dtype[np.int64]]):
+    """The words of a builtin, and what has to live as long as it."""
+
+    kept: tuple[object, ...] = ()
+
+
+@inl
+def frame_of(self):
+    """Address of the words of a builtin's frame."""
+    return pl64(self + _DATA)
 
 
 @inl
@@ -224,13 +251,20 @@ def available() -> bool:
     gil = getattr(sys, "_is_gil_enabled", lambda: True)()
     if sys.implementation.name != "cpython" or not gil or sys.maxsize <= 2**32:
         return False
-    known: tuple[object, ...] = (None, 1, "", b"", (), [], WorkerWithDpRank(1), np.empty(0), int)
-    return all(ctypes.c_int64.from_address(id(x) + _TYPE).value == id(type(x)) for x in known)
+    array = np.empty(1)
+    if _word(array, _DATA) != array.ctypes.data:
+        return False
+    known: tuple[object, ...] = (None, 1, "", b"", (), [], WorkerWithDpRank(1), array, int)
+    return all(_word(x, _TYPE) == id(type(x)) for x in known)
 
 
-def new_frame(context: Context) -> npt.NDArray[np.int64]:
-    """A frame for builtins on this context; the context keeps it alive."""
-    frame = np.zeros(FRAME_WORDS, np.int64)
+def _word(item: object, offset: int) -> int:
+    return ctypes.c_int64.from_address(id(item) + offset).value
+
+
+def new_frame(context: Context, open_word: npt.NDArray[np.int64]) -> Frame:
+    """A frame for builtins on this context; `open_word` as of `Segment`."""
+    frame = np.zeros(FRAME_WORDS, np.int64).view(Frame)
     scratch = np.empty(2 * LIST_ROOM, np.int64)
     frame[F_CONTEXT // 8] = context.address
     frame[F_NONE // 8] = id(None)
@@ -238,20 +272,31 @@ def new_frame(context: Context) -> npt.NDArray[np.int64]:
     frame[F_INT // 8 : F_BYTES // 8 + 1] = [id(kind) for kind in kinds]
     frame[F_SCRATCH // 8] = scratch.ctypes.data
     frame[F_SCRATCH_2 // 8] = scratch[LIST_ROOM:].ctypes.data
-    context.kept.append((frame, scratch, kinds))
+    frame[F_OPEN_AT // 8] = open_word.ctypes.data
+    frame.kept = (context, scratch, kinds, open_word)
     return frame
 
 
-def _definition(name: bytes, address: int) -> _MethodDef:
+def attribute_offsets(kind: type, names: tuple[str, ...]) -> list[int]:
+    """Where objects of a class with slots have these attributes."""
+    item: Any = object.__new__(kind)
+    values = [object() for _ in names]
+    for name, value in zip(names, values, strict=True):
+        setattr(item, name, value)
+    words = [_word(item, at) for at in range(0, kind.__basicsize__, 8)]
+    return [8 * words.index(id(value)) for value in values]
+
+
+def _definition(name: bytes, address: int, flags: int, doc: bytes | None) -> _MethodDef:
     """The method definition of a C function, made once and never freed.
 
     A builtin reads its definition once more when it is freed itself. Of a handle that is collected in a cycle
-    of references either may go first, the context with all it keeps included; so may a module's globals at
+    of references either may go first, the frame with all it keeps included; so may a module's globals at
     the end of the process.
     """
     definition = _definitions.get((name, address))
     if definition is None:
-        definition = _definitions[name, address] = _MethodDef(name, address, _METH_FASTCALL, None)
+        definition = _definitions[name, address] = _MethodDef(name, address, flags, doc)
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(definition))
     return definition
 
@@ -259,15 +304,22 @@ def _definition(name: bytes, address: int) -> _MethodDef:
 _definitions: dict[tuple[bytes, int], _MethodDef] = {}
 
 
-def make_builtin(name: bytes, address: int, frame: npt.NDArray[np.int64]) -> Callable[..., Any]:
-    """A Python function of a C function (frame, arguments, their number).
+def make_builtin(
+    name: bytes, address: int, frame: Frame, keywords: bool = False, doc: bytes | None = None
+) -> Callable[..., Any]:
+    """A Python function of a C function (frame, arguments, number of those without a name).
 
-    A builtin has no room for attributes: the context keeps its frame, and who owns the builtin keeps the
-    context.
+    Parameters
+    ----------
+    keywords : bool
+        The C function takes a fourth argument: names of the arguments behind those, a tuple or 0.
+    doc : bytes, optional
+        Its docstring; a signature may stand before it.
     """
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype = ctypes.py_object
     make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
-    definition = ctypes.addressof(_definition(name, address))
-    function: Callable[..., Any] = make(definition, frame.ctypes.data, None)
+    flags = _METH_FASTCALL | (_METH_KEYWORDS if keywords else 0)
+    definition = ctypes.addressof(_definition(name, address, flags, doc))
+    function: Callable[..., Any] = make(definition, frame, None)
     return function

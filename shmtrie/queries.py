@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import fastcall
-from .arguments import as_count, as_ranks, hash_array, offset_array
+from .arguments import as_count, as_ranks, hash_array, offset_array, query_array
 from .contexts import Context
 from .dump import dump_events
 from .errors import StaleHandle
@@ -55,7 +55,10 @@ class IndexQueries:
         # of living threads; give-ups that an ended thread counted are gone with it
         self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
         make = fastcall.fast_finds if fastcall.available() else fastcall.plain_finds
-        self._find, self._find_early, self._best, self._kept = make(segment)
+        self._find, self._best, self._find_contexts = make(segment)
+        if type(self).find_matches is IndexQueries.find_matches:
+            # The builtin itself, where there is one: a method around it would take as long as most queries.
+            self.find_matches = self._find  # type: ignore[method-assign]
 
     def find_matches(self, local_hashes: Any, early_exit: bool = False) -> OverlapScores:
         """Count, per rank, the leading blocks of a query that it holds.
@@ -73,12 +76,7 @@ class IndexQueries:
         OverlapScores
             Blocks, for every rank with at least one; owns its data.
         """
-        find = self._find_early if early_exit else self._find
-        raw = find(local_hashes)
-        if raw is None:
-            raw = find(_query(local_hashes))
-            assert raw is not None
-        return OverlapScores(raw)
+        return self._find(local_hashes, early_exit)
 
     def find_match_details(self, local_hashes: Any) -> OverlapScores:
         """Like `find_matches`, with each rank's own external hash of its last matched block (`last_hashes`).
@@ -92,7 +90,7 @@ class IndexQueries:
         -------
         OverlapScores
         """
-        local, context = _query(local_hashes), self._context()
+        local, context = query_array(local_hashes), self._context()
         n = query.find_details(context.address, local.ctypes.data, len(local))
         return OverlapScores(context.result(n, details=True), details=True)
 
@@ -178,11 +176,11 @@ class IndexQueries:
     def _best_matches(self, local_hashes: Any, k: int, among: Any) -> tuple[Match, ...]:
         ranks = None if among is None else as_ranks(among)
         if k > _FEW:
-            return self._many_matches(_query(local_hashes), ranks)[:k]
+            return self._many_matches(query_array(local_hashes), ranks)[:k]
         records = None if ranks is None else rank_records(ranks)
         raw = self._best(local_hashes, k, records)
         if raw is None:
-            raw = self._best(_query(local_hashes), k, records)
+            raw = self._best(query_array(local_hashes), k, records)
             assert raw is not None
         return matches_in(raw)
 
@@ -190,7 +188,7 @@ class IndexQueries:
         self, local: npt.NDArray[np.uint64], ranks: list[WorkerWithDpRank] | None
     ) -> tuple[Match, ...]:
         context = self._context()
-        n = query.find_plain(context.address, local.ctypes.data, len(local))
+        n = query.find_plain(context.address, local.ctypes.data, len(local), 0)
         raw, slots = context.result(n), context.slots(n)
         found, matches = OverlapScores(raw), matches_in(raw)
         workers, held = found.workers, self._segment.view("rank_states")["blocks"]
@@ -266,19 +264,5 @@ class IndexQueries:
             self._contexts.add(context)
         return context
 
-    def _close_queries(self) -> None:
-        self._find = self._find_early = self._best = _closed
-
     def _giveups(self) -> int:
-        return sum(context.get(c.C_GIVEUPS) for context in [*self._kept, *self._contexts])
-
-
-def _query(local_hashes: Any) -> npt.NDArray[np.uint64]:
-    local = hash_array(local_hashes)
-    if len(local) > MAX_STORE:
-        raise ValueError(f"a query has at most {MAX_STORE} blocks, got {len(local)}")
-    return local
-
-
-def _closed(*_: Any) -> bytes | None:
-    raise StaleHandle("this index was closed: attach anew")
+        return sum(context.get(c.C_GIVEUPS) for context in [*self._find_contexts, *self._contexts])

@@ -10,16 +10,10 @@ from shmtrie.kernels.find import find
 from shmtrie.vectors import copy_record
 
 
-@entry("int64(int64, int64, int64)")
-def find_plain(ctx, q, n):
-    """Number of ranks; records and depths are in the OUT areas."""
-    return find(ctx, q, n, 0, 0)
-
-
-@entry("int64(int64, int64, int64)")
-def find_early(ctx, q, n):
-    """The same, but stops once a single rank is left."""
-    return find(ctx, q, n, 1, 0)
+@entry("int64(int64, int64, int64, int64)")
+def find_plain(ctx, q, n, early):
+    """Number of ranks; records and depths are in the OUT areas. `early`: stops once a single rank is left."""
+    return find(ctx, q, n, early, 0)
 
 
 @entry("int64(int64, int64, int64)")

@@ -124,8 +124,7 @@ class Worker:
             self._writer = None
 
     def _reader_contexts(self) -> Sequence[Any]:
-        kept = self.index._kept if isinstance(self.index._kept, tuple) else ()
-        return [*kept, self.index._context()]
+        return [*self.index._find_contexts, self.index._context()]
 
     def reads_again(self) -> tuple[int, int]:
         """(nodes read again, queries given up) of this handle's finds so far."""

@@ -24,7 +24,6 @@ from shmtrie.errors import Busy, EventStatus, LaneUnavailable, ShmtrieError
 from shmtrie.events import EventBatch
 from shmtrie.index import Index
 from shmtrie.kernels import batch, recover
-from shmtrie.kernels import context as c
 from shmtrie.layout import PAGE, SECTIONS
 from shmtrie.writer import Writer
 from tests.concurrency.worker import as_event, prepared
@@ -115,9 +114,7 @@ class _Playing:
         self.index = Index.attach(scene.name, read_only=part.role == "reader")
         self._known: dict[bytes, int] = {}
         self._fuses = {int(signo): Fuse(signo) for signo in (signal.SIGKILL, signal.SIGSTOP)}
-        kept = self.index._kept if isinstance(self.index._kept, tuple) else ()
-        self._plain = kept[0].words if kept else self.index._context().words
-        self._lost = int(self._plain[c.C_GIVEUPS])
+        self._lost = self.index._giveups()
 
     def beat(self) -> None:
         """Say that something has come on."""
@@ -143,7 +140,7 @@ class _Playing:
         begin = _now()
         found = self.index.find_matches(query)
         end = _now()
-        lost = int(self._plain[c.C_GIVEUPS])
+        lost = self.index._giveups()
         raw = found.workers.tobytes() + found.depths.tobytes()
         name = self._known.get(raw)
         if name is None:

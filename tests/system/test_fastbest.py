@@ -19,11 +19,8 @@ from shmtrie.index import Index
 from shmtrie.pyapi import LIST_ROOM
 from shmtrie.workers import matches_in, rank_records
 from tests.backends import pairs
-from tests.system.index_tools import HALF, TOP, open_index
-from tests.system.test_index_input import LOCAL
-
-RANKS: dict[Any, int] = {(TOP, 2**32 - 1): 4, (2, 0): 3, (HALF, 1): 1}
-U64 = np.array([*LOCAL, 9, 9], np.uint64)
+from tests.system.index_tools import HALF, open_index
+from tests.system.ranked import LOCAL, RANKS, U64, ranked_index
 
 pytestmark = pytest.mark.skipif(not fastcall.available(), reason="no builtins on this interpreter")
 
@@ -31,9 +28,7 @@ pytestmark = pytest.mark.skipif(not fastcall.available(), reason="no builtins on
 @pytest.fixture(scope="module")
 def index() -> Iterator[Index]:
     """Three ranks along one chain."""
-    with open_index(hint="fastbest") as made, made.writer() as w:
-        for rank, depth in RANKS.items():
-            w.store(rank, None, LOCAL[:depth], [(rank[0] + k) % 2**64 for k in range(depth)])
+    with ranked_index("fastbest") as made:
         yield made
 
 
@@ -114,12 +109,12 @@ def test_best_of_many(ranks: int, builtin: bool, monkeypatch: pytest.MonkeyPatch
         assert pairs(index.find_matches(path)) == held
 
 
-def test_lists(fast: Finds) -> None:
-    """Ints of every size in a list or tuple; what holds anything else, or too many, is left to the caller."""
+def test_lists(fast: Finds, plain: Finds) -> None:
+    """Ints of every size in a list or tuple; what holds anything else is converted, or raises."""
     find = fast.find
     for values in (LOCAL, [v - 2**64 if v >= HALF else v for v in LOCAL]):
-        assert find(values) == find(tuple(values)) == find(U64[:4]) != b""
-    assert find([]) == find(()) == b""
+        assert find(values) == find(tuple(values)) == find(U64[:4]) and find(values)
+    assert not find([]) and not find(())
 
     class Int(int):
         pass
@@ -127,8 +122,11 @@ def test_lists(fast: Finds) -> None:
     wrong: tuple[Any, ...] = (True, False, 1.0, None, "5", Int(5), np.uint64(5), 2**64, -(2**63) - 1, 2**999)
     for value in (*wrong, -(2**999), object()):
         for values in ([value], [*LOCAL, value], [value, *LOCAL]):
-            assert find(values) is None and find(tuple(values)) is None
-    assert find([5] * LIST_ROOM) == b"" and find([5] * (LIST_ROOM + 1)) is None
+            for given in (values, tuple(values)):
+                with suppress(TypeError, ValueError):
+                    found = find(given)
+                    assert type(value) in (Int, np.uint64) and found == plain.find(given)
+    assert not find([5] * LIST_ROOM) and not find([5] * (LIST_ROOM + 1))
     assert sys.exc_info() == (None, None, None)
 
 
