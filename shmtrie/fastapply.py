@@ -33,17 +33,15 @@ from .pyapi import (
     F_VIEW,
     F_VIEW_2,
     LIST_ROOM,
-    available,
     frame_of,
     hashes_in,
     int_in,
     is_plain,
-    make_builtin,
-    new_frame,
     new_int,
     rank_in,
     release_buffer,
 )
+from .pyframe import available, make_builtin, new_frame
 from .segment import Segment
 
 __all__ = ["DONE", "LOOK", "NOT_DONE", "Apply", "FastApply"]

@@ -15,20 +15,14 @@ Addresses and objects are int64 here: they are passed on, never counted with.
 
 from __future__ import annotations
 
-import ctypes
-import sys
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from numba import types
 
 from .atomics import ld32, pl8, pl64, ps64
-from .contexts import Context
 from .kernels.build import inl, jit
+from .kernels.context import C_OUT_DEPTHS, C_OUT_RECORDS, get
 from .layout import M32, MAX_STORE
-from .workers import WorkerWithDpRank
 
 _p, _i32 = types.int64, types.int32
 
@@ -44,6 +38,10 @@ occurred = _extern("PyErr_Occurred", _p)
 no_memory = _extern("PyErr_NoMemory", _p)
 new_object = _extern("PyType_GenericAlloc", _p, _p, _p)
 call = _extern("PyObject_Vectorcall", _p, _p, _p, _p, _p)
+call_one = _extern("PyObject_CallOneArg", _p, _p, _p)
+dict_item = _extern("PyDict_GetItem", _p, _p, _p)
+copy_dict = _extern("PyDict_Copy", _p, _p)
+set_item = _extern("PyDict_SetItem", _i32, _p, _p, _p)
 new_bytes = _extern("PyBytes_FromStringAndSize", _p, _p, _p)
 bytes_data = _extern("PyBytes_AsString", _p, _p)
 bytes_size = _extern("PyBytes_Size", _p, _p)
@@ -58,6 +56,7 @@ tuple_size = _extern("PyTuple_Size", _p, _p)
 tuple_item = _extern("PyTuple_GetItem", _p, _p, _p)
 
 copy_bytes = _extern("memcpy", _p, _p, _p, _p)
+compare_bytes = _extern("memcmp", _i32, _p, _p, _p)
 
 # ------------------------------------------------------------------------------------------ frame
 # byte offsets of the words of a frame
@@ -70,6 +69,8 @@ copy_bytes = _extern("memcpy", _p, _p, _p, _p)
     F_RANK,
     F_ARRAY,
     F_BYTES,
+    F_UINT64,  # of dtypes, 0 where arrays are laid out in another way
+    F_INT64,
     F_SCRATCH,  # addresses of two areas for the ints of a list
     F_SCRATCH_2,
     F_OVERFLOW,
@@ -90,35 +91,32 @@ copy_bytes = _extern("memcpy", _p, _p, _p, _p)
     F_RESULT_AT,
     F_RESULT_AT_2,
     F_RESULT_AT_3,
-) = (8 * k for k in range(26))
-F_VIEW, F_VIEW_2 = 8 * 26, 8 * 42  # two Py_buffer
-FRAME_WORDS = 58
+    F_KNOWN,  # what was made before, and the function that makes it
+    F_MAKE,
+) = (8 * k for k in range(30))
+F_VIEW, F_VIEW_2 = 8 * 30, 8 * 46  # two Py_buffer
+FRAME_WORDS = 62
 LIST_ROOM = 8_192  # ints of a list that a builtin takes
 
-_TYPE = 8  # of PyObject: behind the reference count
-_DATA = 16  # of PyArrayObject
+O_TYPE = 8  # of PyObject: behind the reference count
+# of PyArrayObject, and two of its flags
+A_DATA, A_NDIM, A_SHAPE, A_DTYPE, A_FLAGS = 16, 24, 32, 56, 64
+CONTIGUOUS_ALIGNED = 0x0001 | 0x0100
 # Py_buffer of the stable ABI: buf, obj, len, itemsize, readonly | ndim, format, shape, strides, ...
 _BUF, _LEN, _ITEMSIZE, _FLAGS, _FORMAT = 0, 16, 24, 32, 40
 _CONTIGUOUS_WITH_FORMAT = 0x0020 | 0x0010 | 0x0008 | 0x0004  # PyBUF_C_CONTIGUOUS | STRIDES | ND | FORMAT
-_METH_FASTCALL, _METH_KEYWORDS = 0x0080, 0x0002
-
-
-class Frame(np.ndarray[Any, np.dtype[np.int64]]):
-    """The words of a builtin, and what has to live as long as it."""
-
-    kept: tuple[object, ...] = ()
 
 
 @inl
 def frame_of(self):
     """Address of the words of a builtin's frame."""
-    return pl64(self + _DATA)
+    return pl64(self + A_DATA)
 
 
 @inl
 def type_of(item):
     """Address of an object's type."""
-    return pl64(item + _TYPE)
+    return pl64(item + O_TYPE)
 
 
 @inl
@@ -218,6 +216,20 @@ def ints_in(frame, item, to):
     return n
 
 
+@inl
+def _is_plain_array(frame, item):
+    """An array's words are the hashes. It is read as it is laid out: for a buffer numpy makes a description
+    first, which takes longer than a query. Nothing can free the words before Python code runs again.
+    """
+    dtype = pl64(item + A_DTYPE)
+    return (
+        (dtype == pl64(frame + F_UINT64) or dtype == pl64(frame + F_INT64))
+        and ld32(item + A_NDIM) == 1
+        and (ld32(item + A_FLAGS) & CONTIGUOUS_ALIGNED) == CONTIGUOUS_ALIGNED
+        and pl64(pl64(item + A_SHAPE)) <= MAX_STORE
+    )
+
+
 @jit
 def hashes_in(frame, item, view, to):
     """(address, number, 1 if `view` has to be released) of the hashes of an argument; number -1: not taken.
@@ -225,6 +237,8 @@ def hashes_in(frame, item, view, to):
     `view` is an offset in the frame, `to` the address of an area for the ints of a list.
     """
     kind = type_of(item)
+    if kind == pl64(frame + F_ARRAY) and _is_plain_array(frame, item):
+        return pl64(item + A_DATA), pl64(pl64(item + A_SHAPE)), 0
     if kind == pl64(frame + F_LIST) or kind == pl64(frame + F_TUPLE):
         return to, ints_in(frame, item, to), 0
     if get_buffer(item, frame + view, _CONTIGUOUS_WITH_FORMAT) != 0:
@@ -236,90 +250,31 @@ def hashes_in(frame, item, view, to):
     return pl64(frame + view + _BUF), pl64(frame + view + _LEN) >> 3, 1
 
 
-# ------------------------------------------------------------------------------------------ making them
-class _MethodDef(ctypes.Structure):
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("method", ctypes.c_void_p),
-        ("flags", ctypes.c_int),
-        ("doc", ctypes.c_char_p),
-    )
+@inl
+def result_bytes(ctx, k):
+    """The result in the OUT areas as new bytes; 0 with an error set when there is no memory."""
+    result = new_bytes(0, k * 20)
+    if result == 0:
+        return result
+    out = bytes_data(result)
+    copy_bytes(out, get(ctx, C_OUT_RECORDS), k * 16)
+    copy_bytes(out + k * 16, get(ctx, C_OUT_DEPTHS), k * 4)
+    return result
 
 
-def available() -> bool:
-    """Whether builtins can be made here: CPython with a GIL, 64-bit, objects laid out as we know them."""
-    gil = getattr(sys, "_is_gil_enabled", lambda: True)()
-    if sys.implementation.name != "cpython" or not gil or sys.maxsize <= 2**32:
-        return False
-    array = np.empty(1)
-    if _word(array, _DATA) != array.ctypes.data:
-        return False
-    known: tuple[object, ...] = (None, 1, "", b"", (), [], WorkerWithDpRank(1), array, int)
-    return all(_word(x, _TYPE) == id(type(x)) for x in known)
+@inl
+def take_hashes(frame, item):
+    """The query's hashes: (address, number, view that has to be released or 0), number -1: not taken.
 
-
-def _word(item: object, offset: int) -> int:
-    return ctypes.c_int64.from_address(id(item) + offset).value
-
-
-def new_frame(context: Context, open_word: npt.NDArray[np.int64]) -> Frame:
-    """A frame for builtins on this context; `open_word` as of `Segment`."""
-    frame = np.zeros(FRAME_WORDS, np.int64).view(Frame)
-    scratch = np.empty(2 * LIST_ROOM, np.int64)
-    frame[F_CONTEXT // 8] = context.address
-    frame[F_NONE // 8] = id(None)
-    kinds = (int, list, tuple, WorkerWithDpRank, np.ndarray, bytes)
-    frame[F_INT // 8 : F_BYTES // 8 + 1] = [id(kind) for kind in kinds]
-    frame[F_SCRATCH // 8] = scratch.ctypes.data
-    frame[F_SCRATCH_2 // 8] = scratch[LIST_ROOM:].ctypes.data
-    frame[F_OPEN_AT // 8] = open_word.ctypes.data
-    frame.kept = (context, scratch, kinds, open_word)
-    return frame
-
-
-def attribute_offsets(kind: type, names: tuple[str, ...]) -> list[int]:
-    """Where objects of a class with slots have these attributes."""
-    item: Any = object.__new__(kind)
-    values = [object() for _ in names]
-    for name, value in zip(names, values, strict=True):
-        setattr(item, name, value)
-    words = [_word(item, at) for at in range(0, kind.__basicsize__, 8)]
-    return [8 * words.index(id(value)) for value in values]
-
-
-def _definition(name: bytes, address: int, flags: int, doc: bytes | None) -> _MethodDef:
-    """The method definition of a C function, made once and never freed.
-
-    A builtin reads its definition once more when it is freed itself. Of a handle that is collected in a cycle
-    of references either may go first, the frame with all it keeps included; so may a module's globals at
-    the end of the process.
+    Taking an odd kind of buffer may run Python code, and that may let other threads run. Calls from there
+    take plain arguments only, which they hold in a view of their own.
     """
-    definition = _definitions.get((name, address))
-    if definition is None:
-        definition = _definitions[name, address] = _MethodDef(name, address, flags, doc)
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(definition))
-    return definition
-
-
-_definitions: dict[tuple[bytes, int], _MethodDef] = {}
-
-
-def make_builtin(
-    name: bytes, address: int, frame: Frame, keywords: bool = False, doc: bytes | None = None
-) -> Callable[..., Any]:
-    """A Python function of a C function (frame, arguments, number of those without a name).
-
-    Parameters
-    ----------
-    keywords : bool
-        The C function takes a fourth argument: names of the arguments behind those, a tuple or 0.
-    doc : bytes, optional
-        Its docstring; a signature may stand before it.
-    """
-    make = ctypes.pythonapi.PyCFunction_NewEx
-    make.restype = ctypes.py_object
-    make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
-    flags = _METH_FASTCALL | (_METH_KEYWORDS if keywords else 0)
-    definition = ctypes.addressof(_definition(name, address, flags, doc))
-    function: Callable[..., Any] = make(definition, frame, None)
-    return function
+    if pl64(frame + F_ENTERED) == 0:
+        ps64(frame + F_ENTERED, 1)
+        q, n, held = hashes_in(frame, item, F_VIEW, pl64(frame + F_SCRATCH))
+        ps64(frame + F_ENTERED, 0)
+        return q, n, held * F_VIEW
+    if not is_plain(frame, item):
+        return 0, -1, 0
+    q, n, held = hashes_in(frame, item, F_VIEW_2, pl64(frame + F_SCRATCH))
+    return q, n, held * F_VIEW_2

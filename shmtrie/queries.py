@@ -55,10 +55,12 @@ class IndexQueries:
         # of living threads; give-ups that an ended thread counted are gone with it
         self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
         make = fastcall.fast_finds if fastcall.available() else fastcall.plain_finds
-        self._find, self._best, self._find_contexts = make(segment)
+        self._find, self._best_match, self._best, self._find_contexts = make(segment)
         if type(self).find_matches is IndexQueries.find_matches:
             # The builtin itself, where there is one: a method around it would take as long as most queries.
             self.find_matches = self._find  # type: ignore[method-assign]
+        if type(self).best_match is IndexQueries.best_match:
+            self.best_match = self._best_match  # type: ignore[method-assign]
 
     def find_matches(self, local_hashes: Any, early_exit: bool = False) -> OverlapScores:
         """Count, per rank, the leading blocks of a query that it holds.
@@ -153,8 +155,7 @@ class IndexQueries:
             The deepest; of several the one with the fewest blocks, then the lowest (worker_id, dp_rank).
             None if no rank holds the first block.
         """
-        best = self._best_matches(local_hashes, 1, among)
-        return best[0] if best else None
+        return self._best_match(local_hashes, among)
 
     def best_matches(self, local_hashes: Any, k: int, among: Any = None) -> list[Match]:
         """Find the `k` ranks that hold most of a query.
@@ -171,22 +172,19 @@ class IndexQueries:
         list of Match
             Best first, in the order of `best_match`.
         """
-        return list(self._best_matches(local_hashes, as_count(k), among))
-
-    def _best_matches(self, local_hashes: Any, k: int, among: Any) -> tuple[Match, ...]:
-        ranks = None if among is None else as_ranks(among)
-        if k > _FEW:
-            return self._many_matches(query_array(local_hashes), ranks)[:k]
+        ranks, count = None if among is None else as_ranks(among), as_count(k)
+        if count > _FEW:
+            return self._many_matches(query_array(local_hashes), ranks)[:count]
         records = None if ranks is None else rank_records(ranks)
-        raw = self._best(local_hashes, k, records)
-        if raw is None:
-            raw = self._best(query_array(local_hashes), k, records)
-            assert raw is not None
-        return matches_in(raw)
+        found = self._best(local_hashes, count, records)
+        if found is None:
+            found = self._best(query_array(local_hashes), count, records)
+            assert found is not None
+        return list(found)
 
     def _many_matches(
         self, local: npt.NDArray[np.uint64], ranks: list[WorkerWithDpRank] | None
-    ) -> tuple[Match, ...]:
+    ) -> list[Match]:
         context = self._context()
         n = query.find_plain(context.address, local.ctypes.data, len(local), 0)
         raw, slots = context.result(n), context.slots(n)
@@ -197,9 +195,9 @@ class IndexQueries:
         deepest_first = np.iinfo(np.uint32).max - found.depths
         order = np.lexsort((workers["dp_rank"], workers["worker_id"], blocks, deepest_first)).tolist()
         if ranks is None:
-            return tuple(matches[i] for i in order)
+            return [matches[i] for i in order]
         allowed = set(ranks)
-        return tuple(matches[i] for i in order if matches[i].worker in allowed)
+        return [matches[i] for i in order if matches[i].worker in allowed]
 
     # ------------------------------------------------------------------------------------------ looking in
     def workers(self) -> list[WorkerInfo]:

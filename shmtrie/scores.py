@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from . import workers
 from .workers import RECORD, WORKER_DTYPE, Match, WorkerInfo, WorkerWithDpRank, ranks_in, scores_in
 
 __all__ = [
@@ -97,7 +98,10 @@ class OverlapScores:
         """dict of WorkerWithDpRank to int: matched blocks; built at the first use."""
         scores = self._scores
         if scores is None:
-            self._scores = scores = self._build()
+            scores = None if self._details else workers.copy_scores(self._raw)
+            if scores is None:
+                scores = self._build()
+            self._scores = scores
         return scores
 
     @property

@@ -7,7 +7,7 @@ size: forgetting any of it at any time is always right.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -114,12 +114,21 @@ def _depths_in(raw: bytes, n: int) -> tuple[int, ...]:
 
 
 class _Template(NamedTuple):
-    """A dict of scores that was made before: records, ranks in their order, bytes of the depths as int."""
+    """A dict of scores that was made before: bytes of its result, its ranks in their order."""
 
-    records: bytes
+    raw: bytes
     ranks: tuple[WorkerWithDpRank, ...]
-    depths: int
     scores: dict[WorkerWithDpRank, int]
+
+
+LONGEST: Final = 1 << 11  # ranks of a template
+_LIMIT: Final = 1 << 15  # of all together
+_SELDOM: Final = 8  # results that are unlike their template until one of them replaces it
+
+#: By number of ranks the last template of so many: comparing costs less than hashing the records.
+last_templates: Final[list[_Template | None]] = [None] * (LONGEST + 1)
+#: Of the bytes of a result without details: a copy of the last template's dict with these depths, or None.
+copy_scores: Callable[[bytes], dict[WorkerWithDpRank, int] | None] = lambda raw: None  # noqa: E731
 
 
 class _TemplateTable(dict[bytes, _Template]):
@@ -129,23 +138,8 @@ class _TemplateTable(dict[bytes, _Template]):
     ranks. As above only a memo.
     """
 
-    LIMIT = 1 << 15  # ranks of all templates
-    LONGEST = 1 << 11  # of one
-    SELDOM = 8  # results that are unlike their template until one of them replaces it
-
     def __init__(self) -> None:
         self._held = self._unlike = 0
-        # number of ranks -> the last template of so many: comparing costs less than hashing the records
-        self._last: dict[int, _Template] = {}
-
-    def of(self, raw: bytes, n: int) -> _Template | None:
-        """The template of a result of n ranks."""
-        template = self._last.get(n)
-        if template is None or not raw.startswith(template.records):
-            template = self.get(raw[: _WORKER_BYTES * n])
-            if template is not None:
-                self._last[n] = template
-        return template
 
     def keep(self, raw: bytes, ranks: tuple[WorkerWithDpRank, ...], scores: dict[Any, int]) -> None:
         """Enter a template, or now and then replace the one of these records."""
@@ -153,61 +147,50 @@ class _TemplateTable(dict[bytes, _Template]):
         records = raw[: _WORKER_BYTES * n]
         if records in self:
             self._unlike += 1
-            if self._unlike % self.SELDOM:
+            if self._unlike % _SELDOM:
                 return
         else:
             self._held += n + 1
-            if self._held > self.LIMIT:
+            if self._held > _LIMIT:
                 self.clear()
-                self._last.clear()
+                last_templates[:] = [None] * len(last_templates)
                 self._held = n + 1
-        depths = int.from_bytes(raw[len(raw) - 4 * n :], "little")
-        self[records] = self._last[n] = _Template(records, ranks, depths, scores.copy())
+        self[records] = last_templates[n] = _Template(raw, ranks, scores.copy())
 
 
 _templates: Final = _TemplateTable()
-_FEW_RANKS: Final = 12  # are entered as fast as a copy is patched
-_PATCH_BITS: Final = 32  # when the depths differ in more bits from the template's, the dict is made anew
 
 
 def scores_in(raw: bytes, n: int) -> dict[WorkerWithDpRank, int]:
     """Make the dict of n ranks out of the bytes of a result: records, anything, depths."""
-    template = _templates.of(raw, n)
-    if template is None:
-        ranks = ranks_in(raw[: _WORKER_BYTES * n])
-    elif n <= _FEW_RANKS:
-        return dict(zip(template.ranks, _depths_in(raw, n), strict=True))
-    else:
-        ranks, first = template.ranks, len(raw) - 4 * n
-        other = int.from_bytes(raw[first:], "little") ^ template.depths
-        if other.bit_count() <= _PATCH_BITS:
-            scores = template.scores.copy()
-            while other:
-                i = (other.bit_length() - 1) >> 5
-                (scores[ranks[i]],) = _DEPTH.unpack_from(raw, first + 4 * i)
-                other ^= (other >> (32 * i)) << (32 * i)
-            return scores
+    records = raw[: _WORKER_BYTES * n]
+    template = _templates.get(records)
+    if template is not None:
+        last_templates[n] = template
+    ranks = ranks_in(records) if template is None else template.ranks
     scores = dict(zip(ranks, _depths_in(raw, n), strict=True))
-    if n <= _templates.LONGEST and len(scores) == n:  # each rank once, so that a patch is right
+    # each rank once, so that a patch is right; no hashes in between, so that depths are where a copy looks
+    if n <= LONGEST and len(scores) == n and len(raw) == (_WORKER_BYTES + 4) * n:
         _templates.keep(raw, ranks, scores)
     return scores
 
 
-_matches: Final[dict[bytes, tuple[Match, ...]]] = {}
+#: The bytes of a result -> its matches.
+known_matches: Final[dict[bytes, tuple[Match, ...]]] = {}
 _MATCHES_LIMIT: Final = 4_096
 _MATCHES_LONGEST: Final = 4
 
 
 def matches_in(raw: bytes) -> tuple[Match, ...]:
     """Turn the bytes of a result into matches, in its order; made once for short ones."""
-    matches = _matches.get(raw)
+    matches = known_matches.get(raw)
     if matches is None:
         n = len(raw) // (_WORKER_BYTES + 4)
         matches = tuple(map(Match, ranks_in(raw[: _WORKER_BYTES * n]), _depths_in(raw, n)))
         if n <= _MATCHES_LONGEST:
-            if len(_matches) >= _MATCHES_LIMIT:
-                _matches.clear()
-            _matches[raw] = matches
+            if len(known_matches) >= _MATCHES_LIMIT:
+                known_matches.clear()
+            known_matches[raw] = matches
     return matches
 
 

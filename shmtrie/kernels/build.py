@@ -31,7 +31,7 @@ from shmtrie.kernels.onepass import as_a_whole
 __all__ = ["TEST_BUILD", "Warmup", "centry", "ensure", "entry", "inl", "jit", "registered", "warmup"]
 
 #: Modules above the kernels that hold entries too; a warm-up imports them when they exist.
-LATE_MODULES = ("shmtrie.fastcall", "shmtrie.fastapply")
+LATE_MODULES = ("shmtrie.fastcall", "shmtrie.fastbest", "shmtrie.fastscores", "shmtrie.fastapply")
 
 _OPTIONS: dict[str, Any] = {"nopython": True, "boundscheck": False, "error_model": "numpy", "fastmath": False}
 _registry: dict[str, Entry | CEntry] = {}

@@ -36,7 +36,8 @@ TEST_BUILD = CHECKED or os.environ.get("SHMTRIE_TEST_BUILD", "") == "1"
 
 PACKAGE = Path(__file__).resolve().parent.parent
 #: Modules outside ``kernels`` whose code or constants are compiled into kernels.
-_LINKED = ["addresses", "atomics", "errors", "fastapply", "fastcall", "layout", "pyapi", "vectors"]
+_LINKED = ["addresses", "atomics", "errors", "layout", "vectors"]
+_LINKED += ["fastapply", "fastbest", "fastcall", "fastscores", "pyapi"]
 LINKED = tuple(f"{name}.py" for name in _LINKED)
 #: numba switches that change the generated code but are not part of numba's own cache key.
 SWITCHES = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from shmtrie.index import Index
 from tests.system.index_tools import HALF, TOP, open_index
 from tests.system.test_index_input import LOCAL
 
-__all__ = ["ALONE", "LOCAL", "RANKS", "U64", "ranked_index"]
+__all__ = ["ALONE", "LOCAL", "RANKS", "U64", "raised", "ranked_index"]
 
 RANKS: dict[Any, int] = {(TOP, 2**32 - 1): 4, (2, 0): 3, (HALF, 1): 1}  # blocks of LOCAL that each holds
 U64 = np.array([*LOCAL, 9, 9], np.uint64)
@@ -30,3 +30,11 @@ def ranked_index(hint: str) -> Iterator[Index]:
         w.store(1_002, None, [*ALONE[:2], 109], [*ALONE[:2], 109])
         w.remove(1_002, [109, ALONE[1]])
         yield made
+
+
+def raised(call: Callable[[], Any]) -> Any:
+    """The result of a call, or (type, text) of its exception."""
+    try:
+        return call()
+    except Exception as error:
+        return type(error), str(error)

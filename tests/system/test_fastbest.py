@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import inspect
 import random
 import sys
+import tracemalloc
+from array import array
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,10 +22,10 @@ from shmtrie.capacity import Capacity
 from shmtrie.fastcall import Finds
 from shmtrie.index import Index
 from shmtrie.pyapi import LIST_ROOM
-from shmtrie.workers import matches_in, rank_records
+from shmtrie.workers import Match, WorkerWithDpRank, known_matches, rank_records
 from tests.backends import pairs
-from tests.system.index_tools import HALF, open_index
-from tests.system.ranked import LOCAL, RANKS, U64, ranked_index
+from tests.system.index_tools import HALF, TOP, open_index
+from tests.system.ranked import LOCAL, RANKS, U64, raised, ranked_index
 
 pytestmark = pytest.mark.skipif(not fastcall.available(), reason="no builtins on this interpreter")
 
@@ -58,9 +63,9 @@ def test_best(fast: Finds, plain: Finds) -> None:
         chosen = None if among is None else rank_records(as_ranks(among))
         for n in range(len(U64) + 1):
             for k in range(5):
-                raw = fast.best(U64[:n], k, chosen)
-                assert raw is not None and raw == plain.best(U64[:n], k, chosen)
-                found = matches_in(raw)
+                found = fast.best(U64[:n], k, chosen)
+                assert type(found) is tuple and found == plain.best(U64[:n], k, chosen)
+                assert all(type(match) is Match for match in found)
                 if n >= 4:
                     assert [tuple(match.worker) for match in found] == expected[:k]
                 assert all(match.depth == min(n, RANKS[match.worker]) for match in found)
@@ -74,8 +79,90 @@ def test_wrong_calls_of_best(fast: Finds) -> None:
         assert best(*call) is None
     for call in ((U64, 2**64, None), (U64, 1.0, None), (U64, 1, "x"), (U64, 1, [1]), (U64, 1, bytearray(16))):
         assert best(*call) is None
-    assert best(U64, 2**62, None) == best(U64, 3, None) != b"" and best(U64, 1, b"x" * 15) == b""
-    assert best(U64, 0, None) == b"" == best(U64[:0], 3, None)
+    assert best(U64, 2**62, None) == best(U64, 3, None) != () and best(U64, 1, b"x" * 15) == ()
+    assert best(U64, 0, None) == () == best(U64[:0], 3, None)
+
+
+def test_ways_to_call_best_match(fast: Finds, plain: Finds) -> None:
+    """Arguments by place and by name; all that is wrong raises what the fallback raises."""
+    right = Match(WorkerWithDpRank(TOP, 2**32 - 1), 4)
+    for finds in (fast, plain):
+        call = finds.best_match
+        for query in (U64, LOCAL, tuple(LOCAL), array("Q", LOCAL), np.repeat(U64, 2)[::2], U64.astype(">u8")):
+            assert call(query) == right == call(query, None) == call(local_hashes=query, among=None)
+            assert call(query, [right.worker, 3]) == right == call(query, among=iter([right.worker]))
+            assert call(query, among=[2]) == Match(WorkerWithDpRank(2, 0), 3)
+            assert call(query, []) is None and call(query, [77]) is None
+        assert call([]) is None and call([5]) is None and call(U64[:0]) is None
+
+    def failing() -> Iterator[int]:
+        yield 2
+        raise LookupError("not known")
+
+    wrong: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+        ((), {}),
+        ((U64, None, None), {}),
+        ((U64,), {"local_hashes": U64}),
+        ((U64,), {"early_exit": True}),
+        ((U64, 5), {}),
+        ((U64, ["x"]), {}),
+        (("x",), {}),
+        (([2**64],), {}),
+        ((np.ones(3),), {"among": [2]}),
+    ]
+    for arguments, names in wrong:
+        ours, theirs = (raised(partial(f.best_match, *arguments, **names)) for f in (fast, plain))
+        assert type(ours) is tuple and ours == theirs, (arguments, names)
+    for finds in (fast, plain):
+        with pytest.raises(LookupError):
+            finds.best_match(U64, failing())
+
+
+def test_best_match_of_an_index(index: Index) -> None:
+    """The builtin itself, with a signature; a subclass has its own say."""
+    assert index.best_match is index._best_match and index.best_match.__doc__
+    for call in (index.best_match, Index.best_match):
+        assert list(inspect.signature(call).parameters)[-2:] == ["local_hashes", "among"]
+    assert Index.best_match(index, U64, [2]) == index.best_match(U64, [2])
+
+    class Doubting(Index):
+        def best_match(self, local_hashes: Any, among: Any = None) -> Match | None:
+            return super().best_match(local_hashes[:1], among)
+
+    with Doubting.attach(index.name) as other:
+        match = other.best_match(U64)
+        assert match is not None and match.depth == 1
+
+
+@pytest.mark.parametrize("query", [U64, LOCAL, np.repeat(U64, 2)[::2], "x", U64[:0]], ids=str)
+@pytest.mark.parametrize("known", [True, False])
+def test_no_leak_of_matches(fast: Finds, query: Any, known: bool) -> None:
+    """Matches that were made before, and those that have to be made."""
+
+    def repeat() -> None:
+        for _ in range(2_000):
+            with suppress(TypeError):
+                fast.best_match(query)
+                fast.best_match(query, [2])
+                fast.best(query, 2, None)
+            if not known:
+                known_matches.clear()
+
+    repeat()
+    counted = (query, None, False, b"", (), known_matches, fast.best_match, Match, WorkerWithDpRank)
+    before = [sys.getrefcount(item) for item in counted]
+    tracemalloc.start()
+    try:
+        repeat()
+        gc.collect()
+        base = tracemalloc.get_traced_memory()[0]
+        repeat()
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] - base < 2_000
+    finally:
+        tracemalloc.stop()
+    after = [sys.getrefcount(item) for item in counted]
+    assert [abs(a - b) < 200 for a, b in zip(after, before, strict=True)] == [True] * len(counted)
 
 
 @pytest.mark.parametrize("ranks", [7, 300])

@@ -17,17 +17,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shmtrie import fastcall
+from shmtrie import fastcall, pyframe
 from shmtrie.capacity import Capacity
 from shmtrie.errors import StaleHandle
 from shmtrie.fastcall import Finds
 from shmtrie.index import Index
 from shmtrie.layout import MAX_STORE
-from shmtrie.pyapi import F_ENTERED
+from shmtrie.pyapi import F_ENTERED, F_UINT64
 from shmtrie.scores import OverlapScores
 from tests.backends import pairs
 from tests.system.index_tools import TOP, in_threads, open_index
-from tests.system.ranked import ALONE, LOCAL, RANKS, U64, ranked_index
+from tests.system.ranked import ALONE, LOCAL, RANKS, U64, raised, ranked_index
 from tests.system.test_index_input import FORMS, WRONG
 
 NOTHING = OverlapScores(b"")
@@ -63,14 +63,6 @@ def indexes(index: Index, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Ind
             yield builtin, fallback
 
 
-def raised(call: Callable[[], Any]) -> Any:
-    """The result of a call, or (type, text) of its exception."""
-    try:
-        return call()
-    except Exception as error:
-        return type(error), str(error)
-
-
 # ----------------------------------------------------------------------------------------------- same answers
 def test_arrays(fast: Any, plain: Any) -> None:
     for n in range(len(U64) + 1):
@@ -98,6 +90,18 @@ def test_every_form(indexes: tuple[Index, Index], fast: Any, plain: Any, form: s
     assert one == other and pairs(one) == RANKS
     one, other = (index.find_matches(query, early_exit=True) for index in indexes)
     assert one == other and one.scores.keys() == RANKS.keys()
+
+
+def test_arrays_of_a_numpy_that_is_not_known(
+    index: Index, fast: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are taken as buffers then."""
+    monkeypatch.setattr(pyframe, "_knows_arrays", lambda: False)
+    other = fastcall.fast_finds(index.segment)
+    frames: list[Any] = [find.find.__self__ for find in (fast, other)]
+    assert [bool(frame[F_UINT64 // 8]) for frame in frames] == [True, False]
+    for query in (U64, U64.view(np.int64), U64[:0], U64[1:], U64[::2], U64.astype(">u8")):
+        assert other.find(query)._raw == fast.find(query)._raw
 
 
 @pytest.mark.parametrize("name", WRONG)

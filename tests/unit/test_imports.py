@@ -26,7 +26,8 @@ ORDER = (
     ("workers", "scores", "event_types", "events", "arguments", "indexer", "hashing"),
     ("shmfile", "shmroom", "bytelock", "capacity", "header", "stamps", "creation", "segment", "succession"),
     ("laneinfo", "lanes"),
-    ("tables", "contexts", "pyapi", "fastcall", "fastapply", "ranks", "recovery", "stats"),
+    ("tables", "contexts", "pyapi", "pyframe", "fastbest", "fastscores", "fastcall", "fastapply"),
+    ("ranks", "recovery", "stats"),
     ("verify", "verify_ranks", "verify_text", "dump"),
     ("resize", "lanework", "writer", "queries", "rebuild", "index"),
     ("radix_nodes", "radix_queries", "radix_tree", "pool", "sharding"),
@@ -42,7 +43,7 @@ BUILD = {"kernels.build", "kernels.cache", "kernels.cachelock", "kernels.onepass
 # What a load or a store is.
 WORDS = {"addresses", "atomics", "vectors"}
 # Builtins: kernels that talk to Python.
-CALLS = {"pyapi", "fastcall", "fastapply"}
+CALLS = {"pyapi", "fastbest", "fastscores", "fastcall", "fastapply"}
 NOT_IN_KERNELS = {"ctypes", "fcntl", "mmap", "multiprocessing", "os", "posix_ipc", "threading", "time"}
 
 
@@ -148,7 +149,10 @@ def test_cache_key_covers_what_kernels_link() -> None:
         if other and not other.startswith("kernels")
     }
     # Python around the kernels of a builtin is no part of them
-    linked -= {f"{other}.py" for other in (PLAIN | {"contexts", "segment", "lanes"}) - {"errors", "layout"}}
+    linked -= {
+        f"{other}.py"
+        for other in (PLAIN | {"contexts", "pyframe", "segment", "lanes"}) - {"errors", "layout"}
+    }
     assert linked <= set(cache.LINKED), "compiled into kernels, but a change of it keeps old machine code"
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 import random
+import sys
+import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
 
+from shmtrie import fastscores
 from shmtrie import workers as workers_module
+from shmtrie.pyframe import available
 from shmtrie.scores import WORKER_DTYPE, BatchScores, Match, OverlapScores, WorkerWithDpRank
 
 TOP = (1 << 64) - 1
@@ -120,8 +125,8 @@ def test_pack_wants_equal_lengths() -> None:
 def test_memo_of_ranks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     templates = workers_module._TemplateTable()
     monkeypatch.setattr(workers_module, "_templates", templates)
-    monkeypatch.setattr(workers_module._TemplateTable, "LIMIT", 40)
-    monkeypatch.setattr(workers_module._TemplateTable, "LONGEST", 30)
+    monkeypatch.setattr(workers_module, "_LIMIT", 40)
+    monkeypatch.setattr(workers_module, "LONGEST", 30)
     monkeypatch.setattr(workers_module._RankTable, "LIMIT", 16)
     workers_module._ranks.clear()  # what earlier tests left counts, too
     for i in range(50):
@@ -137,20 +142,45 @@ def test_memo_of_ranks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_memo_of_matches_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers_module, "_MATCHES_LIMIT", 3)
-    workers_module._matches.clear()
+    workers_module.known_matches.clear()
     for i in range(20):
         raw = OverlapScores.pack([(i, 2), (1, i)], [7, i + 1])._raw
         assert workers_module.matches_in(raw) == (((i, 2), 7), ((1, i), i + 1))
         assert workers_module.matches_in(raw) is workers_module.matches_in(raw)
-        assert len(workers_module._matches) <= 3
+        assert len(workers_module.known_matches) <= 3
     long = OverlapScores.pack([(k, 0) for k in range(9)], range(1, 10))._raw
     assert [match.depth for match in workers_module.matches_in(long)] == list(range(1, 10))
-    assert long not in workers_module._matches
+    assert long not in workers_module.known_matches
 
 
-def test_scores_from_a_template_are_a_dict_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few depths differ, many, all: each dict says what its bytes say, and editing one changes no other."""
+BUILTIN = pytest.param(True, marks=pytest.mark.skipif(not available(), reason="no builtins"))
+
+
+@pytest.fixture(params=[False, BUILTIN], ids=["plain", "builtin"])
+def copied(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """No templates yet; copied in one way or the other. What the builtin has copied."""
+    workers_module.last_templates[:] = [None] * len(workers_module.last_templates)
     monkeypatch.setattr(workers_module, "_templates", workers_module._TemplateTable())
+    done: list[bytes] = []
+
+    def copy_scores(raw: bytes) -> dict[Any, int] | None:
+        scores = builtin(raw)
+        done.extend([raw] * (scores is not None))
+        return scores
+
+    if request.param:
+        fastscores.install()
+        builtin = workers_module.copy_scores
+        monkeypatch.setattr(workers_module, "copy_scores", copy_scores)
+    else:
+        monkeypatch.setattr(workers_module, "copy_scores", lambda raw: None)
+    return done
+
+
+def test_scores_from_a_template_are_a_dict_of_their_own(
+    copied: list[bytes], request: pytest.FixtureRequest
+) -> None:
+    """Few depths differ, many, all: each dict says what its bytes say, and editing one changes no other."""
     rng = random.Random(3)
     kept: list[tuple[OverlapScores, dict[Any, int]]] = []
     for n in (1, 4, 5, 17, 64):
@@ -170,12 +200,58 @@ def test_scores_from_a_template_are_a_dict_of_their_own(monkeypatch: pytest.Monk
                 OverlapScores(result._raw, result._details).scores.clear()
     assert all(result.scores == expected for result, expected in kept)
     assert len(workers_module._templates) >= 3
+    assert (len(copied) > 50) == ("builtin" in request.node.name)
 
 
-def test_a_rank_that_is_there_twice() -> None:
+@pytest.mark.skipif(not available(), reason="no builtins")
+def test_what_the_builtin_leaves_to_others() -> None:
+    fastscores.install()
+    copy_scores: Any = workers_module.copy_scores
+    result = OverlapScores.pack([(5, 0), (6, 0)], [3, 4])
+    assert result.scores and copy_scores(result._raw) == result.scores
+    for wrong in (b"x", b"x" * 19, b"x" * 21, bytearray(result._raw), None, 5, "x" * 40, b"x" * 20 * 5_000):
+        assert copy_scores(wrong) is None
+    assert copy_scores() is None and copy_scores(result._raw, 2) is None
+    # more than half of the depths are others
+    assert copy_scores(OverlapScores.pack([(5, 0), (6, 0)], [8, 9])._raw) is None
+    assert copy_scores(OverlapScores.pack([(5, 0), (7, 0)], [3, 4])._raw) is None
+
+
+@pytest.mark.skipif(not available(), reason="no builtins")
+def test_no_leak_of_scores() -> None:
+    fastscores.install()
+    ranks = [(10**6 + k, 0) for k in range(40)]
+    raws = [OverlapScores.pack(ranks, [7] * k + [10**6 + k] + [7] * (39 - k))._raw for k in range(40)]
+    rank, none = workers_module.ranks_in(raws[0][:16])[0], None
+    template: Any = (OverlapScores(raws[0]).scores, workers_module.last_templates[40])[1]
+
+    def repeat() -> None:
+        for _ in range(100):
+            for raw in raws:
+                assert workers_module.copy_scores(raw)
+
+    repeat()
+    counted = (rank, none, 7, template, template.scores, template.raw, raws[3])
+    before = [sys.getrefcount(item) for item in counted]
+    tracemalloc.start()
+    try:
+        repeat()
+        gc.collect()
+        base = tracemalloc.get_traced_memory()[0]
+        repeat()
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] - base < 2_000
+    finally:
+        tracemalloc.stop()
+    after = [sys.getrefcount(item) for item in counted]
+    assert [abs(a - b) < 200 for a, b in zip(after, before, strict=True)] == [True] * len(counted)
+
+
+def test_a_rank_that_is_there_twice(copied: list[bytes]) -> None:
     twice = [(1, 0)] * 2 + [(k, 0) for k in range(2, 8)]
     for depths in ([1, 2, 3, 3, 3, 3, 3, 3], [9, 2, 3, 3, 3, 3, 3, 3], [9, 9, 3, 3, 3, 3, 3, 4]):
         assert OverlapScores.pack(twice, depths).scores == dict(zip(twice, depths, strict=True))
+    assert not copied
 
 
 def test_batch_gives_one_result_per_query() -> None:
