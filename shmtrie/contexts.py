@@ -13,18 +13,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .kernels import batch, registry
 from .kernels import context as c
+from .kernels import growth, registry
 from .kernels.alias_lookup import ALIAS_FILL
 from .kernels.extents import CLASS_WORDS
 from .kernels.nodes import NODE_HINTS
-from .kernels.parts import LOOKUP_FILL, PARTS, ROW
+from .kernels.parts import LINES, LOOKUP_FILL, PARTS, ROW
 from .kernels.plan import MAX_CUTS, T_WIDTH, X_WIDTH
 from .layout import H_EPOCH, LANE_BYTES, LINE, N_CLASSES
 from .segment import Segment
 from .tables import Table, aligned
 
-_LOOKUP_LINES = 512
 _ALIAS_LINES = 64
 _SEEN_WORDS = 8_192
 _MAP_ENTRIES = 512
@@ -165,20 +164,25 @@ class WriterContext(Context):
     def _new_lookup(self) -> Table:
         mine = self.address  # and not self: tables are let go with the context
         self.area(c.C_LOOKUP, PARTS * ROW)
-        self.area(c.C_LOOKUP_WORDS, PARTS * ROW)
         directory = self._array(c.C_LOOKUP, PARTS * ROW, np.int64).reshape(PARTS, 2)
-        words = self._array(c.C_LOOKUP_WORDS, PARTS * ROW, np.int64).reshape(PARTS, 2)
 
         def move(old: int, lines: int) -> None:
-            batch.lookup_move(mine, old, lines)
+            growth.lookup_move(mine, old, lines)
 
-        return Table(directory, words, LOOKUP_FILL, _LOOKUP_LINES, move)
+        def carry(old: int) -> None:
+            growth.lookup_carry(mine, old)
+
+        def stamp(used: int) -> int:
+            return int(growth.lookup_stamp(mine, used))
+
+        words = np.zeros((PARTS, 3), np.int64)
+        return Table(directory, words, LOOKUP_FILL, LINES, move, carry, stamp)
 
     def _new_aliases(self) -> Table:
         mine = self.address
 
         def move(old: int, lines: int) -> None:
-            batch.aliases_move(mine, old, lines)
+            growth.aliases_move(mine, old, lines)
 
         directory = self.words[c.C_ALIASES : c.C_ALIASES + 2].reshape(1, 2)
         words = self.words[c.C_ALIASES_USED : c.C_ALIASES_USED + 2].reshape(1, 2)
@@ -221,18 +225,27 @@ class WriterContext(Context):
     # ------------------------------------------------------------------------------------------ ranks
     def map_rank(self, worker_id: int, dp_rank: int, slot: int, generation: int) -> None:
         """Tell the kernels that this lane writes the rank, in this slot."""
+        # first: an interrupt in between must not leave a rank that others of the lane pass over
+        self.mine[slot] = c.ALL_ONES
+        self.note_mapped(worker_id, dp_rank, slot, generation)
+        if self._map_used * 2 > self._map_entries:
+            self._rebuild_map()
+        else:
+            self._put(worker_id, dp_rank, slot, generation)
+
+    def make_map_room(self, n: int) -> None:
+        """See to it that a kernel may enter n more ranks."""
+        if (self._map_used + n) * 2 > self._map_entries:
+            self._rebuild_map()
+
+    def note_mapped(self, worker_id: int, dp_rank: int, slot: int, generation: int) -> None:
+        """Take note of a rank that a kernel has entered."""
         before = self._slot_ranks.get(slot)
         if before is not None:  # another lane removed it
             self._mapped.pop(before, None)
         self._slot_ranks[slot] = worker_id, dp_rank
         self._mapped[worker_id, dp_rank] = slot, generation
-        # before the map: an interrupt in between must not leave a rank that others of the lane pass over
-        self.mine[slot] = c.ALL_ONES
         self._map_used += 1
-        if self._map_used * 2 > self._map_entries:
-            self._rebuild_map()
-        else:
-            self._put(worker_id, dp_rank, slot, generation)
 
     def unmap_slot(self, slot: int) -> None:
         """Forget whatever rank is in a slot."""
@@ -240,6 +253,7 @@ class WriterContext(Context):
         if rank is not None and self._mapped.get(rank, (-1, 0))[0] == slot:
             del self._mapped[rank]
             self._rebuild_map()
+        self.words[c.C_STALE] += 1  # entries that only this rank needs are left
         self.mine[slot] = 0  # last, as it comes first in `map_rank`
 
     def _rebuild_map(self) -> None:

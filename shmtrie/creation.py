@@ -12,7 +12,6 @@ A crash of a creator at any line leaves a file that is either ready or recognise
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from contextlib import suppress
@@ -43,7 +42,7 @@ from .layout import (
     NO_SPACE,
 )
 from .shmfile import SHM_DIRECTORY, is_named, open_file, read_page, shm_open, unlink_name
-from .shmroom import check_room, no_space
+from .shmroom import check_room, reserve
 
 __all__ = [
     "Stage",
@@ -62,7 +61,6 @@ _GRACE: Final = 0.25  # seconds until an empty file without a creator counts as 
 # removes a dead file, and "exists" would be said of what is gone a moment later.
 _PATIENCE: Final = 0.1
 _ATTEMPTS: Final = 1000  # of a creator whose name others take and leave
-_RESERVE_STEP: Final = 64 << 20  # bytes; a signal repeats at most one step
 
 
 class Stage(Enum):
@@ -307,16 +305,8 @@ def _fill(file: LockFile, name: str, header: Header, mode: int) -> None:
     descriptor, total = file.descriptor, header.geometry.total_bytes
     os.fchmod(descriptor, mode)  # first, so that those who may attach can wait for it
     check_room(name, total)
-    try:
-        os.pwrite(descriptor, unfinished_page(header.creator_pid), 0)
-        # Memory that is not there would be a SIGBUS at some later store, in whatever process.
-        for start in range(0, total, _RESERVE_STEP):
-            os.posix_fallocate(descriptor, start, min(_RESERVE_STEP, total - start))
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EFBIG):
-            os.ftruncate(descriptor, 0)  # so that the message tells what was free before
-            raise no_space(name, total, os.strerror(error.errno)) from error
-        raise
+    os.pwrite(descriptor, unfinished_page(header.creator_pid), 0)
+    reserve(descriptor, name, total)
     # Written through the file, not through a mapping: each call orders what it writes behind the one before.
     os.pwrite(descriptor, build_page(header), 0)
     sections = header.geometry.sections

@@ -14,9 +14,21 @@ from numba import types
 
 from .atomics import ld32, pl64, ps64
 from .contexts import WriterContext
-from .kernels.batch import CLEAR, REMOVE, STORE, apply_one
+from .kernels.batch import apply_one
 from .kernels.build import TEST_BUILD, centry, inl, jit
-from .kernels.context import BAD_SEQUENCE, C_HOOK, C_TODO_LANE, CORRUPT, NO_BLOCK, NO_PARENT, OK, get
+from .kernels.context import (
+    BAD_SEQUENCE,
+    C_HOOK,
+    C_TODO_LANE,
+    CLEAR,
+    CORRUPT,
+    NO_BLOCK,
+    NO_PARENT,
+    OK,
+    REMOVE,
+    STORE,
+    get,
+)
 from .lanes import LaneSeat
 from .pyapi import (
     F_CONTEXT,

@@ -16,7 +16,7 @@ from .contexts import WriterContext, signed
 from .errors import EventStatus
 from .events import EventParts
 from .fastapply import FastApply
-from .kernels import batch, copy, recover, registry
+from .kernels import batch, copy, growth, recover, registry
 from .kernels import context as c
 from .laneinfo import lane_info
 from .lanes import LaneSeat
@@ -44,13 +44,16 @@ _KERNELS = (
     batch.sweep_slot,
     batch.tidy_up,
     batch.take_todo,
-    batch.lookup_move,
-    batch.aliases_move,
+    growth.lookup_move,
+    growth.lookup_carry,
+    growth.lookup_stamp,
+    growth.aliases_move,
     batch.adopt_slot,
     batch.covered_blocks,
     copy.open_lane,
     recover.recover,
     registry.registry_find,
+    registry.registry_assign_ahead,
     registry.registry_assign,
     registry.registry_mark,
     registry.registry_free,

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from .bytelock import LockFile
 from .contexts import WriterContext, signed
 from .errors import Busy, EventStatus, SegmentRetired
-from .events import KIND_CLEAR, KIND_STORE, EventParts
+from .events import KIND_CLEAR, KIND_STORE, EventBatch, EventParts
 from .kernels import batch, registry
 from .kernels import context as c
 from .laneinfo import lane_info, owner_alive
@@ -136,6 +136,42 @@ class RankRegistry:
             self._context.map_rank(rank.worker_id, rank.dp_rank, slot, self._generation(slot))
         return None
 
+    def admit_ahead(self, events: EventBatch, columns: int, first: int, last: int) -> list[int]:
+        """Register the rank of an event, and those of later ones that will need it, under one lock.
+
+        Returns
+        -------
+        list of int
+            Slots; none if event `first` is not simply the first store of a new rank. Those that no store came
+            to in the end are for `free_unknown`.
+        """
+        context, found = self._context, np.empty((registry.AHEAD, 2), np.int64)
+        context.make_map_room(registry.AHEAD)
+        with suppress(Busy), self._registering():
+            if self._segment.header["retired"]:
+                return []
+            n = registry.registry_assign_ahead(context.address, columns, first, last, found.ctypes.data)
+            pairs = found[:n].tolist()
+            for event, slot in pairs:
+                worker_id, dp_rank = int(events.worker_id[event]), int(events.dp_rank[event])
+                context.note_mapped(worker_id, dp_rank, slot, self._generation(slot))
+            return [slot for _, slot in pairs]
+        return []
+
+    def free_unknown(self, slots: list[int]) -> None:
+        """Free those of the slots whose ranks have stored nothing; best effort."""
+        if not np.all(self._states["known"][slots]):
+            with suppress(Busy), self._registering():
+                for slot in slots:
+                    if not self._states["known"][slot] and self._owner(slot) == self._lane + 1:
+                        self._free_unknown(slot)
+
+    def _free_unknown(self, slot: int) -> None:
+        """Nothing was stored (a commit makes the rank known), so there is nothing to sweep."""
+        registry.registry_mark(self._context.address, slot)
+        registry.registry_free(self._context.address, slot)
+        self._context.unmap_slot(slot)
+
     def _find(self, rank: WorkerWithDpRank) -> int:
         return int(registry.registry_find(self._context.address, signed(rank.worker_id), rank.dp_rank))
 
@@ -164,7 +200,7 @@ class RankRegistry:
             while (status := batch.adopt_slot(context.address, slot)) != c.OK:
                 context.grow_for(status)
         except BaseException:  # else others of the lane count on entries that were not made
-            context.mine[slot] = 0
+            context.unmap_slot(slot)
             raise
         context.map_rank(rank.worker_id, rank.dp_rank, slot, self._generation(slot))
 
@@ -189,10 +225,7 @@ class RankRegistry:
                 if slot >= 0 and self._states["known"][slot]:
                     self._states["degraded"][slot] = 1
                 elif slot >= 0 and self._owner(slot) == self._lane + 1:
-                    # nothing was stored (a commit makes the rank known), so there is nothing to sweep
-                    registry.registry_mark(self._context.address, slot)
-                    registry.registry_free(self._context.address, slot)
-                    self._context.unmap_slot(slot)
+                    self._free_unknown(slot)
         if status == EventStatus.BUSY:
             self._lanes["counters"][self._lane, COUNTERS.index("busy")] += np.uint64(1)
 

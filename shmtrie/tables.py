@@ -12,7 +12,7 @@ from .layout import LINE
 
 __all__ = ["Table", "aligned"]
 
-USED, FREE = range(2)
+USED, FREE, AWAY = range(3)
 AT_ONCE = 4_096  # lines: 256 KiB
 
 
@@ -28,6 +28,7 @@ class _Group(NamedTuple):
     first: int
     n_parts: int
     n_lines: int
+    stamp: int
     memory: npt.NDArray[Any]
     address: int
 
@@ -35,35 +36,43 @@ class _Group(NamedTuple):
 class Table:
     """A table whose parts, told apart by bits of the hash, are hash tables of their own once it is large.
 
-    At first there is one for all parts. One that would get more than `AT_ONCE` lines is cut in halves
-    instead, so that no event waits long for others' entries to be moved.
+    At first there is one for all parts. One of `AT_ONCE` lines is cut in halves when it is full, so that no
+    event waits long for others' entries to be moved.
 
     Parameters
     ----------
     directory : ndarray of int64, shape (n, 2)
         What kernels know of each part: address of the lines of its hash table, with the logarithm of their
         number in the low bits; address of the hash table's words. n is a power of two.
-    words : ndarray of int64, shape (n, 2)
-        Of a hash table, in the row of its first part: entries, and how many more it takes.
-    fill : int
+    words : ndarray of int64, shape (n, 2 or 3)
+        Of a hash table, in the row of its first part: entries, how many more it takes, and whether `carry`
+        cannot tell where they belong.
+    fill : float
         Entries a line, beyond which a hash table grows.
     least : int
         Lines that it has at first; it gets no smaller.
     move : callable
         Of the address and number of older lines: moves their entries into the present ones, those that are
         still needed.
+    carry : callable, optional
+        Of the address of `AT_ONCE` older lines: moves all their entries into the present ones, as many again
+        each, but quicker.
+    stamp : callable, optional
+        Of the number of entries: a number that moves when some of them may no longer be needed.
     """
 
     def __init__(
         self,
         directory: npt.NDArray[np.int64],
         words: npt.NDArray[np.int64],
-        fill: int,
+        fill: float,
         least: int,
         move: Callable[[int, int], object],
+        carry: Callable[[int], object] | None = None,
+        stamp: Callable[[int], int] = lambda used: 0,
     ) -> None:
         self._directory, self._words = directory, words
-        self._fill, self._least, self._move = fill, least, move
+        self._fill, self._least, self._move, self._carry, self._stamp = fill, least, move, carry, stamp
         self._groups: list[_Group] = []
         self._set(slice(0, 0), [self._new(0, len(words), least)])
 
@@ -79,8 +88,8 @@ class Table:
 
     @property
     def memory(self) -> list[npt.NDArray[Any]]:
-        """Owners of the lines."""
-        return [group.memory for group in self._groups]
+        """Owners of what kernels go to."""
+        return [self._words, *(group.memory for group in self._groups)]
 
     def grow(self, needs: npt.NDArray[np.int64]) -> None:
         """Make room for so many more entries, by part."""
@@ -114,8 +123,8 @@ class Table:
             k, [self._new(first, half, group.n_lines) for first in (group.first, group.first + half)]
         )
         left = sum(int(self._words[x.first, USED]) for x in self._groups[k : k + 2]) + more
-        fewer = self._enough(left, self._least)
-        if fewer <= AT_ONCE // 2:  # most were no longer needed: one table does
+        fewer = self._enough(2 * left, self._least)
+        if fewer <= AT_ONCE:  # most were no longer needed: one table does
             self._replace(k, [self._new(group.first, group.n_parts, fewer)], 2)
 
     def _limit(self, first: int, lines: int) -> int:
@@ -124,7 +133,7 @@ class Table:
         Well mixed hashes fill all alike, and they must not all grow in the same event.
         """
         n = len(self._words)
-        return lines * self._fill - lines * (first * 157 % n) // n
+        return int(lines * self._fill) - lines * (first * 157 % n) // n
 
     def _enough(self, entries: int, lines: int) -> int:
         """Lines, from so many on, in which the entries leave some room."""
@@ -133,23 +142,36 @@ class Table:
         return lines
 
     def _new(self, first: int, n_parts: int, lines: int) -> _Group:
-        return _Group(first, n_parts, lines, *aligned(lines * LINE))
+        return _Group(first, n_parts, lines, 0, *aligned(lines * LINE))
 
     def _set(self, groups: slice, new: list[_Group]) -> None:
         self._groups[groups] = new
         for group in new:
             words = self._words[group.first]
-            words[USED], words[FREE] = 0, self._limit(group.first, group.n_lines)
+            words[:] = 0
+            words[FREE] = self._limit(group.first, group.n_lines)
             lines = group.address | (group.n_lines.bit_length() - 1)
             self._directory[group.first : group.first + group.n_parts] = lines, words.ctypes.data
 
     def _replace(self, k: int, new: list[_Group], n: int = 1) -> None:
         """Let new groups take the place of n, from group k on."""
+        stamp = self._stamp(self.used)  # before: what is left over from now on is for the next time
+        carry = self._carry if self._may_carry(k, n, new, stamp) else None
         old, words, directory = list(self._groups), self._words.copy(), self._directory.copy()
         try:
-            self._set(slice(k, k + n), new)
+            self._set(slice(k, k + n), [group._replace(stamp=stamp) for group in new])
             for group in old[k : k + n]:
-                self._move(group.address, group.n_lines)
+                if carry is not None:
+                    carry(group.address)
+                else:
+                    self._move(group.address, group.n_lines)
         except BaseException:  # an interrupt must not leave a table without its entries
             self._groups, self._words[:], self._directory[:] = old, words, directory
             raise
+
+    def _may_carry(self, k: int, n: int, new: list[_Group], stamp: int) -> bool:
+        """Whether all entries of n groups, from group k on, are needed, and `carry` can tell where."""
+        old = self._groups[k : k + n]
+        if self._carry is None or any(group.n_lines != AT_ONCE for group in (*old, *new)):
+            return False
+        return all(group.stamp == stamp and not self._words[group.first, AWAY] for group in old)

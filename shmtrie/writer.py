@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -242,7 +242,7 @@ class Writer:
         n = len(events)
         statuses = np.zeros(n, np.uint8)
         columns = np.array([getattr(events, name).ctypes.data for name in _COLUMNS], np.int64)
-        with self._work.alone(), self._work.turn():
+        with self._work.alone(), self._work.turn(), self._registering_ahead() as ahead:
             held_up: set[WorkerWithDpRank] = set()
             i = 0
             while i < n:
@@ -258,6 +258,11 @@ class Writer:
                 )
                 if i == last and why == c.OK:
                     continue
+                if why == c.UNKNOWN_RANK:
+                    made = self._work.ranks.admit_ahead(events, columns.ctypes.data, i, n)
+                    ahead += made
+                    if made:
+                        continue
                 parts = events[i]
                 status = self._work.settle(parts, True)
                 statuses[i] = status
@@ -265,6 +270,16 @@ class Writer:
                     held_up.add(parts.rank)
                 i += 1
         return statuses
+
+    @contextmanager
+    def _registering_ahead(self) -> Iterator[list[int]]:
+        """A list for the slots of ranks that are registered before their first store is applied."""
+        slots: list[int] = []
+        try:
+            yield slots
+        finally:
+            if slots:
+                self._work.ranks.free_unknown(slots)
 
     # ------------------------------------------------------------------------------------------ ranks
     def remove_worker(self, worker_id: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shmtrie.atomics import ld32, ld64, ld64s, lshr, pl8, pl64, ps8, st32, st64, st64r
-from shmtrie.kernels.alias_lookup import alias_entries_rehash, alias_entry_put, alias_entry_room
+from shmtrie.kernels.alias_lookup import alias_entry_put, alias_entry_room
 from shmtrie.kernels.build import entry, inl, jit
 from shmtrie.kernels.children import space_owner
 from shmtrie.kernels.context import (
@@ -17,15 +17,18 @@ from shmtrie.kernels.context import (
     C_RECORD,
     C_SEEN_MASK,
     C_STATES,
+    CLEAR,
     CORRUPT,
     FULL,
     GROW,
     GROW_ALIASES,
     NO_BLOCK,
     OK,
+    REMOVE,
     RETIRED,
     ROWS,
     SCRATCH,
+    STORE,
     TODO,
     UNKNOWN_RANK,
     UNSUPPORTED,
@@ -36,7 +39,7 @@ from shmtrie.kernels.coverage import word_begin, word_blocks
 from shmtrie.kernels.edges import edge_length
 from shmtrie.kernels.holes import remove_exactly
 from shmtrie.kernels.lists import has_todo, push_todo, todo_length
-from shmtrie.kernels.lookup import lookup_has, lookup_put, lookup_rehash
+from shmtrie.kernels.lookup import lookup_has, lookup_put
 from shmtrie.kernels.nodes import nodes_high
 from shmtrie.kernels.parts import add_need, clear_needs, lookup_room, mix, part_room, part_row
 from shmtrie.kernels.places import FOUND, HOPS, hash_at, own_alias, own_word, reached_suffix
@@ -63,7 +66,6 @@ from shmtrie.layout import (
     SLOT_ACTIVE,
 )
 
-STORE, REMOVE, CLEAR = 1, 2, 3
 EVENTS, STORED, REMOVED = (COUNTERS.index(x) for x in ("events", "blocks_stored", "blocks_removed"))
 REJECTED = COUNTERS.index("rejected_parent") - 1  # + status
 REJECTED_CORRUPT = COUNTERS.index("rejected_corrupt")
@@ -257,21 +259,7 @@ def take_todo(ctx, other):
     return n
 
 
-# ---------------------------------------------------------------------------- private tables
-@entry("int64(int64, int64, int64)")
-def lookup_move(ctx, old, lines):
-    """Rehash the entries that a hash table of the lookup had into what has taken its place."""
-    lookup_rehash(ctx, old, lines)
-    return 0
-
-
-@entry("int64(int64, int64, int64)")
-def aliases_move(ctx, old, lines):
-    """Rehash the alias entries of an older table of `lines` lines into the present one."""
-    alias_entries_rehash(ctx, old, lines)
-    return 0
-
-
+# ---------------------------------------------------------------------------- taking a rank over
 @jit
 def _adopt_node(ctx, slot, node, low):
     """Enter what a rank covers in a node; OK, or GROW, GROW_ALIASES with the needs."""

@@ -49,7 +49,7 @@ from shmtrie.kernels.build import inl
     C_REDOS,
     # private lookup: lines of 8 entries
     C_LOOKUP,  # directory of its parts
-    C_LOOKUP_WORDS,  # of its hash tables
+    C_STALE,  # moves when entries of it may be left over
     C_PART_NEEDS,  # by part: entries that an event may add
     C_ALIASES,  # entries of 16 bytes, 4 a line: address, with the logarithm of the number of lines
     C_ALIASES_WORDS,  # address of the next two
@@ -95,6 +95,8 @@ C_HOOK = 120  # control array of the test build
 
 CONTEXT_WORDS = 128
 ALL_ONES = 0xFFFF_FFFF  # in C_MINE
+
+STORE, REMOVE, CLEAR = 1, 2, 3  # kinds of events
 
 # kernel status: errors.EventStatus, and beyond it what the handles settle
 OK, NO_PARENT, NO_BLOCK, BAD_SEQUENCE, FULL, BUSY, RETIRED, UNSUPPORTED, CORRUPT = 0, 1, 2, 3, 4, 5, 8, 9, 10

@@ -26,7 +26,7 @@ from shmtrie.kernels.context import (
 )
 from shmtrie.kernels.lists import log_redo
 from shmtrie.kernels.nodes import hint_node
-from shmtrie.kernels.spans import claim_line, claim_spans, class_of, span_word_at, turn_span
+from shmtrie.kernels.spans import claim_line, claim_spans, class_of, line_at, span_word_at, turn_span
 from shmtrie.layout import LOG_FREE, SPAN_CONVERTING, SPAN_LINES, SPAN_TAIL
 
 HINTS = 63  # the same a size class; word 0 is the number of them
@@ -138,6 +138,8 @@ def claim_lines(ctx, lines):
             if place % have != 0 or place + have > SPAN_LINES:
                 continue
             if claim_line(ctx, line, word_at, word) != 0:
+                # a page that this process has not met is read first: its neighbours are mapped then, too
+                ld64(line_at(ctx, line))
                 return line
     put(ctx, C_FULL_TABLE, TABLE_EXTENTS)
     return 0

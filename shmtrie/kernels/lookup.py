@@ -22,13 +22,26 @@ from shmtrie.kernels.context import (
 )
 from shmtrie.kernels.coverage import word_covers
 from shmtrie.kernels.edges import edge_fits
-from shmtrie.kernels.parts import P_FREE, P_USED, mix, part_add, part_lines, part_row
+from shmtrie.kernels.parts import (
+    AWAY,
+    LINES,
+    P_AWAY,
+    P_FREE,
+    P_USED,
+    TAG,
+    known_bits,
+    line_of,
+    mix,
+    part_add,
+    part_lines,
+    part_row,
+    tag_of,
+)
 from shmtrie.kernels.places import FOUND, hash_at, own_most, own_word, place_of
 from shmtrie.kernels.protocol import count, node_at, scratch_get, scratch_put
 from shmtrie.layout import COUNTERS, COV_ALIAS, LINE, M32, N_EDGE, N_START
 from shmtrie.vectors import eq8
 
-TAG = (1 << 21) - 1
 OFFSET, PLACE_MASK = 21, 2047
 GROUP = 32  # entries that a rehash moves at a time, in the scratch area of a store's cuts
 (G_ENTRY, G_NODE, G_DEPTH, G_HASH) = range(4)
@@ -53,8 +66,8 @@ def lookup_find(ctx, slot, h, passed):
     x = mix(h)
     row = part_row(ctx, x)
     lines, mask = part_lines(row)
-    line = x & mask
-    tag = lshr(x, 43)
+    line = line_of(x, mask)
+    tag = tag_of(x)
     for _ in range(mask + 1):
         b = lines + line * LINE
         m = eq8(b, TAG, tag)
@@ -85,22 +98,21 @@ def lookup_entry(node, offset):
 def lookup_prefetch(ctx, h):
     x = mix(h)
     lines, mask = part_lines(part_row(ctx, x))
-    prefetch(lines + (x & mask) * LINE)
+    prefetch(lines + line_of(x, mask) * LINE)
 
 
-@jit
-def lookup_put(ctx, h, node, offset):
-    """Enter a place. The caller has seen to room, and that the lane has no entry for the place."""
-    x = mix(h)
-    row = part_row(ctx, x)
+@inl
+def _put_entry(row, x, entry):
+    """Enter an entry where it belongs by the mixed hash, or those bits of it that matter."""
     lines, mask = part_lines(row)
-    line = x & mask
-    tag = lshr(x, 43)
+    line = line_of(x, mask)
     free = 0
-    for _ in range(mask + 1):
+    for away in range(mask + 1):
         b = lines + line * LINE
         empty = eq8(b, -1, 0)
         tombs = eq8(b, -1, 1)
+        if away == AWAY:
+            part_add(row, P_AWAY, 1)
         if tombs != 0:
             free = b + ctz(tombs) * 8
             break
@@ -111,8 +123,15 @@ def lookup_put(ctx, h, node, offset):
         line = (line + 1) & mask
     if free == 0:  # only damage makes a node have more places than were reckoned with
         return
-    ps64(free, lookup_entry(node, offset) | tag)
+    ps64(free, entry)
     part_add(row, P_USED, 1)
+
+
+@jit
+def lookup_put(ctx, h, node, offset):
+    """Enter a place. The caller has seen to room, and that the lane has no entry for the place."""
+    x = mix(h)
+    _put_entry(part_row(ctx, x), x, lookup_entry(node, offset) | tag_of(x))
 
 
 @inl
@@ -133,8 +152,8 @@ def lookup_delete(ctx, h, node, depth):
     x = mix(h)
     row = part_row(ctx, x)
     lines, mask = part_lines(row)
-    line = x & mask
-    tag = lshr(x, 43)
+    line = line_of(x, mask)
+    tag = tag_of(x)
     want = lookup_entry(node, depth - (ld64(a + N_START) & M32)) | tag
     for _ in range(mask + 1):
         b = lines + line * LINE
@@ -164,8 +183,8 @@ def lookup_has(ctx, h, node, depth):
     x = mix(h)
     row = part_row(ctx, x)
     lines, mask = part_lines(row)
-    line = x & mask
-    tag = lshr(x, 43)
+    line = line_of(x, mask)
+    tag = tag_of(x)
     for _ in range(mask + 1):
         b = lines + line * LINE
         m = eq8(b, TAG, tag)
@@ -187,7 +206,7 @@ def _address_of(ctx, x, entry):
     """Address of exactly this entry, whose hash mixes to `x`, or 0."""
     row = part_row(ctx, x)
     lines, mask = part_lines(row)
-    line = x & mask
+    line = line_of(x, mask)
     for _ in range(mask + 1):
         b = lines + line * LINE
         m = eq8(b, -1, entry)
@@ -203,7 +222,7 @@ def _address_of(ctx, x, entry):
 def _repair_one(ctx, h, stale, node, depth):
     """Redirect the entry of a place that still names `stale`; nothing is inserted."""
     x = mix(h)
-    tag = lshr(x, 43)
+    tag = tag_of(x)
     want = lookup_entry(stale, depth - (ld64(node_at(ctx, stale) + N_START) & M32)) | tag
     entry_at = _address_of(ctx, x, want)
     if entry_at != 0:
@@ -258,11 +277,24 @@ def lookup_rehash(ctx, old, lines):
         for i in range(n):
             node, h = scratch_get(rows, i, G_WIDTH, G_NODE), scratch_get(rows, i, G_WIDTH, G_HASH)
             x = mix(h)
-            if node == 0 or lshr(x, 43) != (scratch_get(rows, i, G_WIDTH, G_ENTRY) & TAG):
+            if node == 0 or tag_of(x) != (scratch_get(rows, i, G_WIDTH, G_ENTRY) & TAG):
                 continue
             a = node_at(ctx, node)
             offset = scratch_get(rows, i, G_WIDTH, G_DEPTH) - (ld64(a + N_START) & M32)
             if own_most(ctx, a) <= offset:
                 continue
-            if _address_of(ctx, x, lookup_entry(node, offset) | lshr(x, 43)) == 0:
+            if _address_of(ctx, x, lookup_entry(node, offset) | tag_of(x)) == 0:
                 lookup_put(ctx, h, node, offset)
+
+
+@jit
+def carry_entries(ctx, old):
+    """Move all entries of what was a hash table into those that have taken its place, by what their lines and
+    tags say: none was AWAY from its own line, and each of the tables has `LINES`.
+    """
+    for line in range(LINES):
+        for k in range(8):
+            entry = pl64(old + line * LINE + k * 8)
+            if lshr(entry, 32) != 0:
+                x = known_bits(line, entry & TAG)
+                _put_entry(part_row(ctx, x), x, entry)

@@ -1,11 +1,18 @@
 """The lane's lookup is in parts, so that it can grow some at a time, which never takes long.
 
 A table of millions of entries takes a good part of a second to rehash, and its lane's events wait meanwhile.
-Which part an entry belongs to is told by bits of its mixed hash that neither the line nor the tag of an entry
-uses. The directory has a row of two words for each part: address of the lines of its hash table, which may be
-that of others, too, with the logarithm of their number in the low bits; and where the table's words are::
+The directory has a row of two words for each part: address of the lines of its hash table, which may be that
+of others, too, with the logarithm of their number in the low bits; and where the table's words are::
 
-    entries | how many more it takes
+    entries | how many more it takes | 1: some entry is `AWAY` lines or more from its own
+
+Bits of a mixed hash, and whether the tag of an entry has them::
+
+    0..4 line (tag) | 5..11 line | 12..19 part (tag) | 20..27 (tag) | 28.. line
+
+So where an entry stands and its tag say where it belongs in a table of 4,096 lines, whatever its parts,
+without a look at the segment for its hash: from the line where it stands, five bits of the tag lead back to
+the line that is its own, if that is less than `AWAY` before.
 
 Who grows them is `shmtrie.tables`.
 """
@@ -17,17 +24,41 @@ from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.context import C_LOOKUP, C_PART_NEEDS, get
 
 PARTS = 256
-PART = 35  # bits of a mixed hash from here on say which part; lines take those below, tags those from 43
+PART = 12  # bits of a mixed hash from here on say which part
+LINES = 1 << PART
+TAG = (1 << 21) - 1
+AWAY = 32  # lines
 D_LINES, D_WORDS = 0, 8  # of the directory
 ROW = 16
-P_USED, P_FREE = 0, 8  # of a hash table
-LOOKUP_FILL = 7  # entries a line, at most
+P_USED, P_FREE, P_AWAY = 0, 8, 16  # of a hash table
+LOOKUP_FILL = 6.75  # entries a line, at most: beyond that, one is soon so far away
 
 
 @inl
 def mix(h):
     x = h * 0x1E3779B97F4A7C15
     return x ^ lshr(x, 32)
+
+
+@inl
+def tag_of(x):
+    """What an entry keeps of a mixed hash: bits 12 to 27, then 0 to 4."""
+    return (lshr(x, PART - 5) & (TAG ^ 31)) | (x & 31)
+
+
+@inl
+def line_of(x, mask):
+    """Number of the line of a mixed hash, in a table of `mask` + 1."""
+    return ((x & LINES - 1) | (lshr(x, 16) & -LINES)) & mask
+
+
+@inl
+def known_bits(at, tag):
+    """Bits 0 to 27 of an entry's mixed hash, by its tag and a line less than AWAY behind its own; in a table
+    of `LINES`.
+    """
+    own = (at - ((at - tag) & 31)) & (LINES - 1)
+    return own | ((tag >> 5) << PART)
 
 
 @inl

@@ -7,9 +7,10 @@ slots one by one (M4).
 
 from __future__ import annotations
 
-from shmtrie.atomics import cas64, fence_full, ld32, ld64, ld64s, lshr, pl64, ps64, st32, st64, st64s
+from shmtrie.atomics import cas64, fence_full, ld32, ld64, ld64s, lshr, pl8, pl64, ps64, st32, st64, st64s
 from shmtrie.kernels.build import entry, inl, jit
 from shmtrie.kernels.context import (
+    ALL_ONES,
     C_EPOCH_SEEN,
     C_HEADER_EPOCH,
     C_LANE,
@@ -18,7 +19,9 @@ from shmtrie.kernels.context import (
     C_RANK_MAP,
     C_RANK_MAP_MASK,
     C_RECORDS,
+    C_STALE,
     C_STATES,
+    STORE,
     get,
     put,
 )
@@ -41,6 +44,8 @@ from shmtrie.layout import (
     SLOT_OWNER,
 )
 
+AHEAD = 64  # ranks that are registered at a time
+
 
 @inl
 def state_at(ctx, slot):
@@ -58,9 +63,8 @@ def slot_owner(state):
     return (state >> SLOT_OWNER) & 0xFF
 
 
-@entry("int64(int64, int64, int64)")
-def registry_find(ctx, worker_id, dp_rank):
-    """Slot of an ACTIVE rank, or -1."""
+@jit
+def _find(ctx, worker_id, dp_rank):
     high = ld64(get(ctx, C_HEADER_EPOCH) - H_EPOCH + H_SLOTS_HIGH)
     slots = get(ctx, C_N_SLOTS)
     for slot in range(high if 0 <= high <= slots else slots):
@@ -72,6 +76,12 @@ def registry_find(ctx, worker_id, dp_rank):
         ):
             return slot
     return -1
+
+
+@entry("int64(int64, int64, int64)")
+def registry_find(ctx, worker_id, dp_rank):
+    """Slot of an ACTIVE rank, or -1."""
+    return _find(ctx, worker_id, dp_rank)
 
 
 REDATED = (1 << 20) - 1  # so many epochs
@@ -107,6 +117,34 @@ def _publish_epoch(ctx, step, more):
     return epoch
 
 
+@jit
+def _next_free(ctx, slot):
+    """The first free slot from `slot` on, or -1."""
+    for other in range(slot, get(ctx, C_N_SLOTS)):
+        if (ld64(state_at(ctx, other)) & 0xFF) == SLOT_FREE:
+            return other
+    return -1
+
+
+@jit
+def _assign(ctx, slot, worker_id, dp_rank, epoch):
+    """Give a rank a free slot, in an epoch that was published before."""
+    r = get(ctx, C_RECORDS) + slot * 16
+    s = get(ctx, C_STATES) + slot * RANK_STATE_BYTES
+    st64(r, worker_id)
+    st64(r + 8, dp_rank)
+    st64(s + R_BLOCKS, 0)
+    st64(s + R_EVENT_ID, 0)
+    st64(s + R_EVENT_ID + 8, 0)  # has_event_id, degraded
+    st64(s + R_EVENT_ID + 16, 0)  # known
+    high_at = get(ctx, C_HEADER_EPOCH) - H_EPOCH + H_SLOTS_HIGH
+    if ld64(high_at) <= slot:
+        st64(high_at, slot + 1)
+    new = SLOT_ACTIVE | ((get(ctx, C_LANE) + 1) << SLOT_OWNER)
+    new |= (slot_generation(ld64(state_at(ctx, slot))) << SLOT_GENERATION) | ((epoch & M32) << SLOT_EPOCH)
+    st64s(state_at(ctx, slot), new)
+
+
 @entry("int64(int64, int64, int64)")
 def registry_assign(ctx, worker_id, dp_rank):
     """Give a rank a free slot, owned by this lane; the slot, or -1 when all are taken. Registry lock held.
@@ -116,27 +154,60 @@ def registry_assign(ctx, worker_id, dp_rank):
     The epoch moves before the slot is ACTIVE: a reader that started earlier tests the slot and leaves it
     out. Crash: before the last store the slot is still FREE.
     """
-    for slot in range(get(ctx, C_N_SLOTS)):
-        state = ld64(state_at(ctx, slot))
-        if (state & 0xFF) != SLOT_FREE:
+    slot = _next_free(ctx, 0)
+    if slot >= 0:
+        _assign(ctx, slot, worker_id, dp_rank, _publish_epoch(ctx, 1, 0))
+    return slot
+
+
+@entry("int64(int64, int64, int64, int64, int64)")
+def registry_assign_ahead(ctx, columns, first, last, out):
+    """Give slots to the rank of event `first` of a batch and to those of later ones that will need one: how
+    many, `AHEAD` at most. Registry lock held, room in the lane's map.
+
+    Parameters
+    ----------
+    columns : int64
+        As of `batch.apply_events`.
+    out : int64
+        Address of int64 pairs: event, slot.
+
+    Notes
+    -----
+    Only ranks get one that store from the root and that nobody has registered; for event `first` 0 otherwise.
+    All slots were free before the epoch moved, so who began after that has met nothing of an older rank in
+    them, and one epoch does for all. Crash: as of `registry_assign`; a slot that no store came to is freed
+    with the lane.
+    """
+    kinds, workers, ranks = pl64(columns), pl64(columns + 8), pl64(columns + 16)
+    parents_given, offsets = pl64(columns + 24), pl64(columns + 40)
+    slot, epoch, k = 0, 0, 0
+    for i in range(first, last):
+        if k == AHEAD or (k == 0 and i > first):
+            break
+        worker_id, dp_rank = pl64(workers + i * 8), ld32(ranks + i * 4)
+        if (
+            pl8(kinds + i) != STORE
+            or pl8(parents_given + i) != 0
+            or pl64(offsets + i * 8 + 8) <= pl64(offsets + i * 8)
+            or rank_slot(ctx, worker_id, dp_rank)[0] >= 0
+            or _find(ctx, worker_id, dp_rank) >= 0
+        ):
             continue
-        r = get(ctx, C_RECORDS) + slot * 16
-        s = get(ctx, C_STATES) + slot * RANK_STATE_BYTES
-        st64(r, worker_id)
-        st64(r + 8, dp_rank)
-        st64(s + R_BLOCKS, 0)
-        st64(s + R_EVENT_ID, 0)
-        st64(s + R_EVENT_ID + 8, 0)  # has_event_id, degraded
-        st64(s + R_EVENT_ID + 16, 0)  # known
-        epoch = _publish_epoch(ctx, 1, 0)
-        high_at = get(ctx, C_HEADER_EPOCH) - H_EPOCH + H_SLOTS_HIGH
-        if ld64(high_at) <= slot:
-            st64(high_at, slot + 1)
-        new = SLOT_ACTIVE | ((get(ctx, C_LANE) + 1) << SLOT_OWNER)
-        new |= (slot_generation(state) << SLOT_GENERATION) | ((epoch & M32) << SLOT_EPOCH)
-        st64s(state_at(ctx, slot), new)
-        return slot
-    return -1
+        slot = _next_free(ctx, slot)
+        if slot < 0:
+            break
+        if k == 0:
+            epoch = _publish_epoch(ctx, 1, 0)
+        _assign(ctx, slot, worker_id, dp_rank, epoch)
+        # before the map, as in `WriterContext.map_rank`
+        st32(get(ctx, C_MINE) + slot * 4, ALL_ONES)
+        _map_put(ctx, worker_id, dp_rank, slot, slot_generation(ld64(state_at(ctx, slot))))
+        ps64(out + k * 16, i)
+        ps64(out + k * 16 + 8, slot)
+        slot += 1
+        k += 1
+    return k
 
 
 @entry("int64(int64, int64)")
@@ -203,9 +274,8 @@ def rank_slot(ctx, worker_id, dp_rank):
     return -1, 0
 
 
-@entry("int64(int64, int64, int64, int64, int64)")
-def rank_map_put(ctx, worker_id, dp_rank, slot, generation):
-    """Enter or renew a rank; 0 when the map is full."""
+@jit
+def _map_put(ctx, worker_id, dp_rank, slot, generation):
     mask = get(ctx, C_RANK_MAP_MASK)
     k = mix(worker_id ^ (dp_rank * 0x2545F4914F6CDD1D)) & mask
     for _ in range(mask + 1):
@@ -217,6 +287,12 @@ def rank_map_put(ctx, worker_id, dp_rank, slot, generation):
             return 1
         k = (k + 1) & mask
     return 0
+
+
+@entry("int64(int64, int64, int64, int64, int64)")
+def rank_map_put(ctx, worker_id, dp_rank, slot, generation):
+    """Enter or renew a rank; 0 when the map is full."""
+    return _map_put(ctx, worker_id, dp_rank, slot, generation)
 
 
 @jit
@@ -236,3 +312,4 @@ def refresh_mine(ctx):
             state = ld64s(state_at(ctx, slot))
             if (state & 0xFF) != SLOT_ACTIVE or slot_owner(state) != get(ctx, C_LANE) + 1:
                 st32(mine + slot * 4, 0)
+                put(ctx, C_STALE, get(ctx, C_STALE) + 1)

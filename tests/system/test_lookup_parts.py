@@ -9,7 +9,7 @@ import pytest
 
 from shmtrie.capacity import Capacity
 from shmtrie.index import Index
-from shmtrie.kernels import batch
+from shmtrie.kernels import growth
 from shmtrie.tables import AT_ONCE
 from tests.system.index_tools import assert_valid, open_index, scores
 
@@ -24,7 +24,7 @@ def hash_of(mixed: int) -> int:
 
 def in_one_part(n: int, part: int = 7) -> list[int]:
     """Hashes whose entries are all in one part."""
-    return [hash_of((k + 1) * 0x9E3779B97F4A7C15 % (1 << 64) & ~(0xFF << 35) | part << 35) for k in range(n)]
+    return [hash_of((k + 1) * 0x9E3779B97F4A7C15 % (1 << 64) & ~(0xFF << 12) | part << 12) for k in range(n)]
 
 
 @pytest.fixture
@@ -84,13 +84,13 @@ def test_ranks_that_come_and_go_need_no_more_room(index: Index) -> None:
 def test_no_rehash_is_a_long_one(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many entries there are, few are moved while an event waits."""
     moved: list[int] = []
-    move = batch.lookup_move
+    move = growth.lookup_move
 
     def watched(context: int, old: int, lines: int) -> int:
         moved.append(lines)
         return int(move(context, old, lines))
 
-    monkeypatch.setattr(batch, "lookup_move", watched)
+    monkeypatch.setattr(growth, "lookup_move", watched)
     blocks = np.arange(1, 250_001, dtype=np.uint64)
     most = 0
     with index.writer() as writer:

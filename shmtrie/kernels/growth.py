@@ -1,0 +1,46 @@
+"""Kernels that a lane's private tables grow by, between two events; see `shmtrie.tables`."""
+
+from __future__ import annotations
+
+from shmtrie.atomics import ld32, ld64
+from shmtrie.kernels.alias_lookup import alias_entries_rehash
+from shmtrie.kernels.build import entry
+from shmtrie.kernels.context import C_MINE, C_N_SLOTS, C_STALE, C_STATES, get, put
+from shmtrie.kernels.lookup import carry_entries, lookup_rehash
+from shmtrie.layout import R_BLOCKS, RANK_STATE_BYTES
+
+
+@entry("int64(int64, int64, int64)")
+def lookup_move(ctx, old, lines):
+    """Rehash the entries that a hash table of the lookup had into what has taken its place."""
+    lookup_rehash(ctx, old, lines)
+    return 0
+
+
+@entry("int64(int64, int64)")
+def lookup_carry(ctx, old):
+    """The same of all its entries, without a look at the segment; each of the tables has `LINES`."""
+    carry_entries(ctx, old)
+    return 0
+
+
+@entry("int64(int64, int64)")
+def lookup_stamp(ctx, used):
+    """A number that moves when some of the lookup's `used` entries may be left over.
+
+    Ranks that leave the lane move it; so does whatever else leaves more entries than its ranks have blocks.
+    """
+    blocks = 0
+    for slot in range(get(ctx, C_N_SLOTS)):
+        if ld32(get(ctx, C_MINE) + slot * 4) != 0:
+            blocks += ld64(get(ctx, C_STATES) + slot * RANK_STATE_BYTES + R_BLOCKS)
+    if used > blocks:
+        put(ctx, C_STALE, get(ctx, C_STALE) + 1)
+    return get(ctx, C_STALE)
+
+
+@entry("int64(int64, int64, int64)")
+def aliases_move(ctx, old, lines):
+    """Rehash the alias entries of an older table of `lines` lines into the present one."""
+    alias_entries_rehash(ctx, old, lines)
+    return 0
