@@ -4,7 +4,7 @@ tests that fail without it.
 
 from __future__ import annotations
 
-from scripts.mutant import CLEAR, CONTROLS, MOMENT, READERS, REMOVALS, STORES, Mutant
+from scripts.mutant import CLEAR, CONTROLS, LOOKUP, MOMENT, READERS, REMOVALS, STORES, Mutant
 
 _NO_TAIL_BUMP = "    st64r(a + N_TAIL, new)\n    at(ctx, Site.TAIL_PUBLISHED)\n"
 _LINK = (
@@ -246,6 +246,19 @@ MUTANTS = (
         "kernels/prepare.py",
         (("    if ld32(known_at) == 0 and log_redo", "    if ld32(known_at) < 0 and log_redo"),),
         (REMOVALS + "test_r27_the_last_node_goes_and_comes",),
+    ),
+    # -- the lookup
+    Mutant(
+        "an entry far from its line is looked at",
+        "kernels/lookup.py",
+        (("        if away == AWAY:\n", "        if away < 0:\n"),),
+        (LOOKUP + "test_entries_far_from_their_line",),
+    ),
+    Mutant(
+        "a rank that leaves leaves entries behind",
+        "contexts.py",
+        (("        self.words[c.C_STALE] += 1  # entries", "        self.words[c.C_STALE] += 0  # entries"),),
+        (LOOKUP + "test_growth_after_a_rank_has_left",),
     ),
     # -- readers
     Mutant(

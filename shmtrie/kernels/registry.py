@@ -45,6 +45,7 @@ from shmtrie.layout import (
 )
 
 AHEAD = 64  # ranks that are registered at a time
+LONGEST_AHEAD = 128  # blocks of a first store for which one is
 
 
 @inl
@@ -160,6 +161,17 @@ def registry_assign(ctx, worker_id, dp_rank):
     return slot
 
 
+@inl
+def _repeats(hashes, n):
+    """Whether a hash occurs twice."""
+    for i in range(1, n):
+        h = pl64(hashes + i * 8)
+        for j in range(i):
+            if pl64(hashes + j * 8) == h:
+                return True
+    return False
+
+
 @entry("int64(int64, int64, int64, int64, int64)")
 def registry_assign_ahead(ctx, columns, first, last, out):
     """Give slots to the rank of event `first` of a batch and to those of later ones that will need one: how
@@ -174,25 +186,32 @@ def registry_assign_ahead(ctx, columns, first, last, out):
 
     Notes
     -----
-    Only ranks get one that store from the root and that nobody has registered; for event `first` 0 otherwise.
+    Only ranks get one that store from the root, no hash twice, and that nobody has registered; 0 when that of
+    event `first` does not. Slots go in the order of events, so that the same ranks get the last ones.
     All slots were free before the epoch moved, so who began after that has met nothing of an older rank in
     them, and one epoch does for all. Crash: as of `registry_assign`; a slot that no store came to is freed
     with the lane.
     """
     kinds, workers, ranks = pl64(columns), pl64(columns + 8), pl64(columns + 16)
-    parents_given, offsets = pl64(columns + 24), pl64(columns + 40)
+    parents_given, offsets, external = pl64(columns + 24), pl64(columns + 40), pl64(columns + 56)
     slot, epoch, k = 0, 0, 0
     for i in range(first, last):
         if k == AHEAD or (k == 0 and i > first):
             break
         worker_id, dp_rank = pl64(workers + i * 8), ld32(ranks + i * 4)
+        lo = pl64(offsets + i * 8)
+        n = pl64(offsets + i * 8 + 8) - lo
         if (
             pl8(kinds + i) != STORE
             or pl8(parents_given + i) != 0
-            or pl64(offsets + i * 8 + 8) <= pl64(offsets + i * 8)
+            or n <= 0
             or rank_slot(ctx, worker_id, dp_rank)[0] >= 0
             or _find(ctx, worker_id, dp_rank) >= 0
         ):
+            continue
+        if n > LONGEST_AHEAD:  # a slot may be for this one, later
+            break
+        if _repeats(external + lo * 8, n):
             continue
         slot = _next_free(ctx, slot)
         if slot < 0:

@@ -29,6 +29,7 @@ from tests.concurrency.tree import Tree
 from tests.concurrency.worker import prepared
 from tests.differential import Differential, Mismatch, expect
 from tests.reference import MASK, Op, Oracle, Rank
+from tests.removals import LEAF_FIRST, MIDDLE
 from tests.storm.aftermath import Aftermath
 from tests.storm.keeper import Death, Hang, Keeper
 from tests.storm.parts import COUNT, DEAD_LANE, DONE, FIRST, MET, ODD, PHASE, TAKEN, Part, Scene
@@ -136,10 +137,11 @@ class Storm:
         self._open = BACKENDS["shm-holes" if holes else "shm"].open
         self.check = Differential(index, self.oracle, self._open, self.exact, heavy_every=1 << 60)
         self._empty = _usage(index)
+        removals = MIDDLE if holes else LEAF_FIRST
         self.streams: list[Stream] = []
         for w in range(writers):
             ranks = [(10 + w, 0), (10 + w, 1), (MASK - w, 3)]
-            self.streams.append(Stream(self.oracle, seed * 64 + w, self.pool, ranks, kind, not holes))
+            self.streams.append(Stream(self.oracle, seed * 64 + w, self.pool, ranks, kind, removals))
             self.streams[w].batches = batches
             # A stream gives an extreme hash to one place. A rank that is handed over could get it for another
             # one, which would move it and leave a hole.
@@ -321,7 +323,7 @@ def storm(
 ) -> None:
     """One storm of so many kills.
 
-    Streams evict leaf-first; in a segment of exact holes they remove whatever they like.
+    Streams evict leaf-first; in a segment of exact holes every other removal opens a hole.
 
     Raises
     ------
