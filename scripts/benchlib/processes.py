@@ -25,6 +25,7 @@ from .workload import Workload
 
 SECTION = "processes"
 _KINDS: dict[str, type[BenchIndex]] = {k.name: k for k in (DictOfSets, DictOfMasks, dynamo.DynamoScores)}
+CONTROL = "a loop that shares nothing"  # what more processes can be on this machine
 _WAIT = 300.0
 
 
@@ -40,6 +41,9 @@ def _router(number: int, path: Path, index: str, segment: str, seconds: float, p
         before, events_cpu = _weigh(), 0.0
         attached = Index.attach(segment)
         find: Any = attached.find_matches
+    elif index == CONTROL:
+        queries, before, events_cpu = local_arrays(workload), _weigh(), 0.0
+        find = _count
     else:
         kind = _KINDS[index]
         queries = kind.queries(workload)
@@ -67,6 +71,11 @@ def _router(number: int, path: Path, index: str, segment: str, seconds: float, p
             took.append(clock() - start)
     port.send((len(took), events_cpu, time.process_time() - cpu, percentiles(took, "find")))
     port.close()
+
+
+def _count(query: Any) -> int:
+    """About as long as a find."""
+    return sum(range(40))
 
 
 def _weigh() -> int:
@@ -131,7 +140,7 @@ def measure(workload: Workload, plan: Plan, results: Results, say: Say) -> None:
                 # the pages of the segment are there once, whoever maps them; a router adds its own
                 found |= {"events_cpu_s": cpu, "memory": found["memory"] + shared}
                 results.add(SECTION, f"{workload.name} x{count}", Shmtrie.name, found)
-                for kind in kinds:
+                for kind in (*kinds, CONTROL):
                     say(f"processes: {count} x {kind}, repetition {rep + 1} of {plan.reps}")
                     results.add(
                         SECTION, f"{workload.name} x{count}", kind, _run(path, kind, "", count, seconds)
