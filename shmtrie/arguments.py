@@ -175,8 +175,10 @@ def as_ranks(workers: Any) -> list[WorkerWithDpRank]:
 
 
 def query_array(values: Any) -> npt.NDArray[np.uint64]:
-    """`hash_array` of a query, which has at most `MAX_STORE` blocks (ValueError)."""
+    """`hash_array` of a query, which has at most `MAX_STORE` blocks (ValueError); a plain ndarray."""
     local = hash_array(values)
+    if type(local) is not np.ndarray:
+        local = local.view(np.ndarray)
     if len(local) > MAX_STORE:
         raise ValueError(f"a query has at most {MAX_STORE} blocks, got {len(local)}")
     return local

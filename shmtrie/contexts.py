@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -113,6 +115,36 @@ class Context:
         return np.frombuffer(ctypes.string_at(self.get(c.C_SLOTS), n * 4), np.uint32)
 
 
+class SpareContexts:
+    """Contexts that are lent, each to one call at a time.
+
+    Not one for each thread: a signal handler, or a finalizer, may ask in the middle of a call of its thread,
+    and what that one's kernel has left in its context would be another query's.
+    """
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        self._spare: list[Context] = []
+        self._made: list[Context] = []
+
+    def __iter__(self) -> Iterator[Context]:
+        """All that were ever made."""
+        return iter(self._made)
+
+    @contextmanager
+    def lent(self) -> Iterator[Context]:
+        """A context for the body."""
+        try:
+            context = self._spare.pop()
+        except IndexError:
+            context = Context(self._segment)
+            self._made.append(context)
+        try:
+            yield context
+        finally:
+            self._spare.append(context)
+
+
 class WriterContext(Context):
     """The context of one lane.
 
@@ -153,7 +185,7 @@ class WriterContext(Context):
 
     def owners(self) -> list[npt.NDArray[Any]]:
         """All private memory."""
-        return [*super().owners(), *self.lookup.memory, *self.aliases.memory]
+        return [*super().owners(), self._lookup_words, *self.lookup.memory, *self.aliases.memory]
 
     @property
     def entries(self) -> tuple[int, int]:
@@ -175,8 +207,8 @@ class WriterContext(Context):
         def stamp(used: int) -> int:
             return int(growth.lookup_stamp(mine, used))
 
-        words = np.zeros((PARTS, 3), np.int64)
-        return Table(directory, words, LOOKUP_FILL, LINES, move, carry, stamp)
+        self._lookup_words = np.zeros((PARTS, 3), np.int64)
+        return Table(directory, self._lookup_words, LOOKUP_FILL, LINES, move, carry, stamp)
 
     def _new_aliases(self) -> Table:
         mine = self.address
@@ -241,20 +273,25 @@ class WriterContext(Context):
     def note_mapped(self, worker_id: int, dp_rank: int, slot: int, generation: int) -> None:
         """Take note of a rank that a kernel has entered."""
         before = self._slot_ranks.get(slot)
-        if before is not None:  # another lane removed it
+        if before is not None:  # another lane removed it, and left its entries
             self._mapped.pop(before, None)
+            self.words[c.C_STALE] += 1
         self._slot_ranks[slot] = worker_id, dp_rank
         self._mapped[worker_id, dp_rank] = slot, generation
         self._map_used += 1
 
-    def unmap_slot(self, slot: int) -> None:
-        """Forget whatever rank is in a slot."""
-        rank = self._slot_ranks.pop(slot, None)
-        if rank is not None and self._mapped.get(rank, (-1, 0))[0] == slot:
-            del self._mapped[rank]
+    def unmap_slots(self, slots: list[int]) -> None:
+        """Forget whatever ranks are in some slots."""
+        is_changed = False
+        for slot in slots:
+            rank = self._slot_ranks.pop(slot, None)
+            if rank is not None and self._mapped.get(rank, (-1, 0))[0] == slot:
+                del self._mapped[rank]
+                is_changed = True
+        if is_changed:
             self._rebuild_map()
-        self.words[c.C_STALE] += 1  # entries that only this rank needs are left
-        self.mine[slot] = 0  # last, as it comes first in `map_rank`
+        self.words[c.C_STALE] += 1  # entries that only these ranks need are left
+        self.mine[slots] = 0  # last, as it comes first in `map_rank`
 
     def _rebuild_map(self) -> None:
         """Enter the ranks that are left into an empty table: no more than slots, a quarter of it."""

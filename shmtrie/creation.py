@@ -305,8 +305,7 @@ def _fill(file: LockFile, name: str, header: Header, mode: int) -> None:
     descriptor, total = file.descriptor, header.geometry.total_bytes
     os.fchmod(descriptor, mode)  # first, so that those who may attach can wait for it
     check_room(name, total)
-    os.pwrite(descriptor, unfinished_page(header.creator_pid), 0)
-    reserve(descriptor, name, total)
+    reserve(descriptor, name, total, unfinished_page(header.creator_pid))
     # Written through the file, not through a mapping: each call orders what it writes behind the one before.
     os.pwrite(descriptor, build_page(header), 0)
     sections = header.geometry.sections

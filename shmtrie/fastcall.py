@@ -9,9 +9,7 @@ tests run both.
 
 from __future__ import annotations
 
-import threading
-import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +18,7 @@ import numpy.typing as npt
 from . import fastbest, fastscores
 from .arguments import query_array
 from .atomics import pl64, ps64
-from .contexts import Context
+from .contexts import Context, SpareContexts
 from .errors import StaleHandle
 from .kernels import query
 from .kernels.build import centry, inl, jit
@@ -66,14 +64,14 @@ class Finds(NamedTuple):
     best : callable
         Of the hashes, the number of results, and None or the ranks that count, as bytes of rank records,
         sorted: the matches, best first; None: these hashes are not taken.
-    contexts : collection of Context
-        What the calls count is counted there; of threads that ended it is gone.
+    contexts : iterable of Context
+        What the calls count is counted there.
     """
 
     find: Callable[..., OverlapScores]
     best_match: Callable[..., Match | None]
     best: Callable[[Any, int, bytes | None], tuple[Match, ...] | None]
-    contexts: Collection[Context]
+    contexts: Iterable[Context]
 
 
 def find_matches(local_hashes: Any, early_exit: bool = False) -> tuple[npt.NDArray[np.uint64], bool]:
@@ -120,6 +118,9 @@ def _converted(frame, args, n, names):
     pair = call(pl64(frame + F_CONVERT), args, n, names)
     if pair == 0:
         return pair
+    if pl64(pl64(frame + F_OPEN_AT)) == 0:  # closed by what the conversion ran
+        drop_reference(pair)
+        return call(pl64(frame + F_CLOSED), args, 0, 0)
     early = tuple_item(pair, 1) == pl64(frame + F_TRUE)
     q, n_hashes, held = take_hashes(frame, tuple_item(pair, 0))
     result = _scores(frame, q, n_hashes, held, early) if n_hashes >= 0 else no_memory()
@@ -174,34 +175,31 @@ def fast_finds(segment: Segment) -> Finds:
 
 def plain_finds(segment: Segment) -> Finds:
     """The same contract without the trick: numba's dispatcher, and a context for each thread."""
-    local, open_word = threading.local(), segment.open_word
-    contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+    contexts, open_word = SpareContexts(segment), segment.open_word
 
-    def mine() -> Context:
+    def require_open() -> None:
         if not open_word[0]:
             closed()
-        context: Context | None = getattr(local, "context", None)
-        if context is None:
-            context = local.context = Context(segment)
-            contexts.add(context)
-        return context
 
     def find(*arguments: Any, **names: Any) -> OverlapScores:
-        context, (hashes, early) = mine(), find_matches(*arguments, **names)
-        return OverlapScores(
-            context.result(query.find_plain(context.address, hashes.ctypes.data, len(hashes), early))
-        )
+        require_open()
+        hashes, early = find_matches(*arguments, **names)
+        with contexts.lent() as context:
+            n = query.find_plain(context.address, hashes.ctypes.data, len(hashes), early)
+            return OverlapScores(context.result(n))
 
     def best(local_hashes: Any, count: int, among: bytes | None) -> tuple[Match, ...]:
-        context, hashes = mine(), query_array(local_hashes)
+        require_open()
+        hashes = query_array(local_hashes)
         # never empty: an address, whatever is in it
         ranks = np.frombuffer((among or b"") + b"\0" * 16, np.uint8)
         where = (0, 0) if among is None else (ranks.ctypes.data, len(among) // 16)
-        n = query.find_best(context.address, hashes.ctypes.data, len(hashes), count, *where)
-        return matches_in(context.result(n))
+        with contexts.lent() as context:
+            n = query.find_best(context.address, hashes.ctypes.data, len(hashes), count, *where)
+            return matches_in(context.result(n))
 
     def best_match(*arguments: Any, **names: Any) -> Match | None:
-        mine()
+        require_open()
         hashes, among = fastbest.best_match(*arguments, **names)
         found = best(hashes, 1, among)
         return found[0] if found else None

@@ -18,21 +18,14 @@ from .events import EventParts
 from .fastapply import FastApply
 from .kernels import batch, copy, growth, recover, registry
 from .kernels import context as c
-from .laneinfo import lane_info
 from .lanes import LaneSeat
 from .ranks import RankRegistry
 from .recovery import LaneRecovery, work_off
+from .refusals import describe
 from .segment import Segment
 from .succession import require_in_force, take_back
 
 __all__ = ["LaneWork"]
-
-_TABLES = {
-    c.TABLE_NODES: "nodes",
-    c.TABLE_EXTENTS: "extents",
-    c.TABLE_CHILDREN: "children",
-    c.TABLE_LOG: "the lane's transaction record",
-}
 
 
 LOOK_EVERY = 0.02  # seconds between two looks at a lane that is in the way of a reclaim
@@ -261,29 +254,7 @@ class LaneWork:
 
     def describe(self, status: EventStatus, parts: EventParts) -> str:
         """What was refused, why, and what to do."""
-        what = f"segment {self.segment.name!r}, rank {tuple(parts.rank)}"
-        if status == EventStatus.CAPACITY_EXCEEDED:
-            return f"{what}: {self.ranks.fullness(_TABLES.get(self.context.get(c.C_FULL_TABLE), 'ranks'))}"
-        if status == EventStatus.BUSY:
-            lane = self.context.get(c.C_BUSY_LANE)
-            holder = (
-                lane_info(self.segment, lane).describe() if 0 <= lane < self.segment.capacity.lanes else "?"
-            )
-            node = self.context.get(c.C_BUSY_NODE)
-            return f"{what}: node {node} is held by {holder} for more than {self.patience:g} s: try again"
-        if status == EventStatus.RANK_OWNED_ELSEWHERE:
-            return f"{what}: {self.ranks.owner_text(parts.rank)}"
-        if status == EventStatus.PARENT_BLOCK_NOT_FOUND:
-            return f"{what}: does not hold the parent block {parts.parent}: store its chain first"
-        if status == EventStatus.BLOCK_NOT_FOUND:
-            return f"{what}: has never stored anything"
-        if status == EventStatus.INVALID_BLOCK_SEQUENCE:
-            return f"{what}: a hash of the store is its parent's, occurs twice, or is held at or above it"
-        if status == EventStatus.SEGMENT_CORRUPT:
-            return f"{what}: a node that the store needs is damaged: verify it, and make the segment anew"
-        if status == EventStatus.SEGMENT_RETIRED:
-            return f"segment {self.segment.name!r} is retired: attach anew"
-        return what
+        return describe(self.segment, self.context, self.patience, status, parts)
 
 
 class Turn:

@@ -36,6 +36,7 @@ from .workers import WorkerWithDpRank
 __all__ = ["Frame", "attribute_offsets", "available", "make_builtin", "new_frame"]
 
 _METH_FASTCALL, _METH_KEYWORDS = 0x0080, 0x0002
+_python = ctypes.PyDLL(None)  # of our own: what others say of the types of ctypes.pythonapi's is theirs
 
 
 class Frame(np.ndarray[Any, np.dtype[np.int64]]):
@@ -126,7 +127,7 @@ def _definition(name: bytes, address: int, flags: int, doc: bytes | None) -> _Me
     definition = _definitions.get((name, address))
     if definition is None:
         definition = _definitions[name, address] = _MethodDef(name, address, flags, doc)
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(definition))
+        _python.Py_IncRef(ctypes.py_object(definition))
     return definition
 
 
@@ -145,7 +146,7 @@ def make_builtin(
     doc : bytes, optional
         Its docstring; a signature may stand before it.
     """
-    make = ctypes.pythonapi.PyCFunction_NewEx
+    make = _python.PyCFunction_NewEx
     make.restype = ctypes.py_object
     make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
     flags = _METH_FASTCALL | (_METH_KEYWORDS if keywords else 0)

@@ -4,8 +4,8 @@ segment.
 
 from __future__ import annotations
 
-import threading
-import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from . import fastcall
 from .arguments import as_count, as_ranks, hash_array, offset_array, query_array
-from .contexts import Context
+from .contexts import Context, SpareContexts
 from .dump import dump_events
 from .errors import StaleHandle
 from .events import RouterEvent
@@ -51,9 +51,7 @@ class IndexQueries:
     def __init__(self, segment: Segment) -> None:
         ensure()
         self._segment = segment
-        self._local = threading.local()
-        # of living threads; give-ups that an ended thread counted are gone with it
-        self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+        self._spare = SpareContexts(segment)
         make = fastcall.fast_finds if fastcall.available() else fastcall.plain_finds
         self._find, self._best_match, self._best, self._find_contexts = make(segment)
         if type(self).find_matches is IndexQueries.find_matches:
@@ -92,9 +90,10 @@ class IndexQueries:
         -------
         OverlapScores
         """
-        local, context = query_array(local_hashes), self._context()
-        n = query.find_details(context.address, local.ctypes.data, len(local))
-        return OverlapScores(context.result(n, details=True), details=True)
+        local = query_array(local_hashes)
+        with self._context() as context:
+            n = query.find_details(context.address, local.ctypes.data, len(local))
+            return OverlapScores(context.result(n, details=True), details=True)
 
     def find_matches_batch(self, local_hashes: Any, offsets: Any) -> BatchScores:
         """Answer many queries in one call.
@@ -116,24 +115,24 @@ class IndexQueries:
         n = len(cuts) - 1
         if n > 0 and int(np.diff(cuts).max()) > MAX_STORE:
             raise ValueError(f"a query has at most {MAX_STORE} blocks")
-        context = self._context()
-        slots = self._segment.section_count("rank_records")
+        slots = self._open().section_count("rank_records")
         room = max(n * 8, slots)
         found = np.zeros(max(n, 0) + 1, np.int64)
         records, depths = np.empty(room * 2, np.uint64), np.empty(room, np.uint32)
         i, k = 0, 0
         while i < n:
-            i, k = query.find_many(
-                context.address,
-                local.ctypes.data,
-                cuts.ctypes.data,
-                i,
-                n,
-                found.ctypes.data,
-                records.ctypes.data,
-                depths.ctypes.data,
-                room,
-            )
+            with self._context() as context:
+                i, k = query.find_many(
+                    context.address,
+                    local.ctypes.data,
+                    cuts.ctypes.data,
+                    i,
+                    n,
+                    found.ctypes.data,
+                    records.ctypes.data,
+                    depths.ctypes.data,
+                    room,
+                )
             if i < n:
                 room = max(room * 2, k + slots)
                 records, depths = np.resize(records, room * 2), np.resize(depths, room)
@@ -185,9 +184,9 @@ class IndexQueries:
     def _many_matches(
         self, local: npt.NDArray[np.uint64], ranks: list[WorkerWithDpRank] | None
     ) -> list[Match]:
-        context = self._context()
-        n = query.find_plain(context.address, local.ctypes.data, len(local), 0)
-        raw, slots = context.result(n), context.slots(n)
+        with self._context() as context:
+            n = query.find_plain(context.address, local.ctypes.data, len(local), 0)
+            raw, slots = context.result(n), context.slots(n)
         found, matches = OverlapScores(raw), matches_in(raw)
         workers, held = found.workers, self._segment.view("rank_states")["blocks"]
         # a damaged array may have a word behind the last slot
@@ -231,7 +230,8 @@ class IndexQueries:
         list of RouterEvent
             Per rank one for each maximal unbranched run of what it can reach, parents first.
         """
-        return dump_events(self._open(), self._context())
+        with self._context() as context:
+            return dump_events(self._open(), context)
 
     @property
     def retired(self) -> bool:
@@ -253,14 +253,12 @@ class IndexQueries:
             raise StaleHandle(f"index {self._segment.name!r} was closed: attach anew")
         return self._segment
 
-    def _context(self) -> Context:
-        """This thread's context, for kernels that run without the GIL."""
+    @contextmanager
+    def _context(self) -> Iterator[Context]:
+        """A context for kernels that run without the GIL, and for what they leave in it."""
         self._open()
-        context: Context | None = getattr(self._local, "context", None)
-        if context is None:
-            context = self._local.context = Context(self._segment)
-            self._contexts.add(context)
-        return context
+        with self._spare.lent() as context:
+            yield context
 
     def _giveups(self) -> int:
-        return sum(context.get(c.C_GIVEUPS) for context in [*self._find_contexts, *self._contexts])
+        return sum(context.get(c.C_GIVEUPS) for context in [*self._find_contexts, *self._spare])

@@ -5,8 +5,8 @@ kernels/registry.py.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,13 @@ from .errors import Busy, EventStatus, SegmentRetired
 from .events import KIND_CLEAR, KIND_STORE, EventBatch, EventParts
 from .kernels import batch, registry
 from .kernels import context as c
-from .laneinfo import lane_info, owner_alive
+from .laneinfo import owner_alive
 from .lanes import registry_lock
 from .layout import COUNTERS, SLOT_ACTIVE, SLOT_DYING, SLOT_GENERATION, SLOT_OWNER
 from .scores import WorkerWithDpRank
 from .segment import Segment
 
-__all__ = ["RankRegistry", "disown", "table_use"]
+__all__ = ["RankRegistry", "disown"]
 
 
 def disown(states: npt.NDArray[Any], context: WriterContext, lane: int) -> int:
@@ -36,18 +36,6 @@ def disown(states: npt.NDArray[Any], context: WriterContext, lane: int) -> int:
     owned = (states & np.uint64(0xFF | 0xFF << SLOT_OWNER)) == SLOT_ACTIVE | (lane + 1) << SLOT_OWNER
     slots = np.flatnonzero(owned).tolist()
     return sum(registry.registry_own(context.address, slot, lane + 1, 0) for slot in slots)
-
-
-def table_use(segment: Segment, table: str) -> tuple[int, int | None]:
-    """(entries in use, their limit) of nodes, extents (lines), ranks or children."""
-    view, capacity = segment.view, segment.capacity
-    if table == "nodes":
-        return int(np.count_nonzero(view("node_claims")[1:])), capacity.nodes
-    if table == "extents":
-        return int(np.count_nonzero(view("line_claims"))), capacity.extents
-    if table == "ranks":
-        return int(np.count_nonzero(view("rank_states")["state"] & np.uint64(0xFF))), capacity.workers
-    return int(np.count_nonzero(view("children"))), view("children").size
 
 
 class RankRegistry:
@@ -81,6 +69,7 @@ class RankRegistry:
         self._context = context
         self._lane = lane
         self._patience = patience
+        self.may_be_unknown = False  # some slot of the lane may be of a rank that has stored nothing
         self._lock_files: list[LockFile] = []  # the one of the registry's lock, while nobody uses it
         self._states = segment.view("rank_states")
         self._records = segment.view("rank_records")
@@ -136,41 +125,68 @@ class RankRegistry:
             self._context.map_rank(rank.worker_id, rank.dp_rank, slot, self._generation(slot))
         return None
 
-    def admit_ahead(self, events: EventBatch, columns: int, first: int, last: int) -> list[int]:
+    def admit_ahead(self, events: EventBatch, columns: int, first: int) -> int:
         """Register the rank of an event, and those of later ones that will need it, under one lock.
 
         Returns
         -------
-        list of int
-            Slots; none if event `first` is not simply the first store of a new rank. Those that no store came
-            to in the end are for `free_unknown`.
+        int
+            How many; none if event `first` is not simply the first store of a new rank. `free_unknown` frees
+            those that no store comes to.
+
+        Raises
+        ------
+        Busy
+            If other writers keep the registry.
         """
+        n_blocks = int(events.offsets[first + 1] - events.offsets[first])
+        is_new = events.kind[first] == KIND_STORE and not events.has_parent[first] and n_blocks > 0
+        if not is_new or self._find(events[first].rank) >= 0:
+            return 0
         context, found = self._context, np.empty((registry.AHEAD, 2), np.int64)
         context.make_map_room(registry.AHEAD)
-        with suppress(Busy), self._registering():
+        with self._registering():
             if self._segment.header["retired"]:
-                return []
-            n = registry.registry_assign_ahead(context.address, columns, first, last, found.ctypes.data)
-            pairs = found[:n].tolist()
-            for event, slot in pairs:
-                worker_id, dp_rank = int(events.worker_id[event]), int(events.dp_rank[event])
-                context.note_mapped(worker_id, dp_rank, slot, self._generation(slot))
-            return [slot for _, slot in pairs]
-        return []
+                return 0
+            self.may_be_unknown = True
+            n = int(
+                registry.registry_assign_ahead(
+                    context.address, columns, first, len(events), found.ctypes.data
+                )
+            )
+            for slot in found[:n, 1].tolist():
+                record = self._records[slot]
+                rank = int(record["worker_id"]), int(record["dp_rank"])
+                context.note_mapped(*rank, slot, self._generation(slot))
+            return n
 
-    def free_unknown(self, slots: list[int]) -> None:
-        """Free those of the slots whose ranks have stored nothing; best effort."""
-        if not np.all(self._states["known"][slots]):
-            with suppress(Busy), self._registering():
-                for slot in slots:
-                    if not self._states["known"][slot] and self._owner(slot) == self._lane + 1:
-                        self._free_unknown(slot)
+    @contextmanager
+    def registering_ahead(self) -> Iterator[None]:
+        """At the end those slots are free again to which no store has come."""
+        try:
+            yield
+        finally:
+            if self.may_be_unknown:
+                with suppress(Busy):
+                    self.free_unknown()
 
-    def _free_unknown(self, slot: int) -> None:
-        """Nothing was stored (a commit makes the rank known), so there is nothing to sweep."""
-        registry.registry_mark(self._context.address, slot)
-        registry.registry_free(self._context.address, slot)
-        self._context.unmap_slot(slot)
+    def free_unknown(self) -> None:
+        """Free the lane's slots whose ranks have stored nothing; what cannot be done is for the next time."""
+        owned = np.uint64(0xFF | 0xFF << SLOT_OWNER)
+        mine = (self._states["state"] & owned) == SLOT_ACTIVE | (self._lane + 1) << SLOT_OWNER
+        if np.any(mine & (self._states["known"] == 0)):
+            with self._registering():
+                self._free_unknown(np.flatnonzero(mine & (self._states["known"] == 0)).tolist())
+        self.may_be_unknown = False
+
+    def _free_unknown(self, slots: list[int]) -> None:
+        """Nothing was stored (a commit makes a rank known), so there is nothing to sweep. The lane's own
+        slots; registry lock held.
+        """
+        for slot in slots:
+            registry.registry_mark(self._context.address, slot)
+            registry.registry_free(self._context.address, slot)
+        self._context.unmap_slots(slots)
 
     def _find(self, rank: WorkerWithDpRank) -> int:
         return int(registry.registry_find(self._context.address, signed(rank.worker_id), rank.dp_rank))
@@ -200,7 +216,7 @@ class RankRegistry:
             while (status := batch.adopt_slot(context.address, slot)) != c.OK:
                 context.grow_for(status)
         except BaseException:  # else others of the lane count on entries that were not made
-            context.unmap_slot(slot)
+            context.unmap_slots([slot])
             raise
         context.map_rank(rank.worker_id, rank.dp_rank, slot, self._generation(slot))
 
@@ -225,7 +241,7 @@ class RankRegistry:
                 if slot >= 0 and self._states["known"][slot]:
                     self._states["degraded"][slot] = 1
                 elif slot >= 0 and self._owner(slot) == self._lane + 1:
-                    self._free_unknown(slot)
+                    self._free_unknown([slot])
         if status == EventStatus.BUSY:
             self._lanes["counters"][self._lane, COUNTERS.index("busy")] += np.uint64(1)
 
@@ -241,7 +257,7 @@ class RankRegistry:
             if slot < 0 or self._owner(slot) != self._lane + 1:
                 return
             # entries that only this rank needs stay until the lookup grows; nothing confirms them any more
-            self._context.unmap_slot(slot)
+            self._context.unmap_slots([slot])
             registry.registry_own(self._context.address, slot, self._lane + 1, 0)
 
     def _slots(self, state: int) -> list[int]:
@@ -279,9 +295,11 @@ class RankRegistry:
             self._sweep_dying()
 
     def _mark_abandoned(self) -> None:
-        """Mark slots that were assigned to a rank whose first store a death cut off. Registry lock held."""
+        """Mark slots of ranks whose first store a death cut off, or is yet to come in the lane's batch, where
+        it registers the rank anew. Registry lock held.
+        """
         for slot in self._slots(SLOT_ACTIVE):
-            if self._owner(slot) == 0 and not self._states["known"][slot]:
+            if self._owner(slot) in (0, self._lane + 1) and not self._states["known"][slot]:
                 registry.registry_mark(self._context.address, slot)
 
     def _sweep_dying(self) -> None:
@@ -303,7 +321,7 @@ class RankRegistry:
                         break
                     time.sleep(0.0002)
             if status == c.OK:
-                self._context.unmap_slot(slot)
+                self._context.unmap_slots([slot])
                 registry.registry_free(self._context.address, slot)
 
     def _others_quiet(self, deadline: float) -> bool:
@@ -320,24 +338,3 @@ class RankRegistry:
             if waiting:
                 time.sleep(0.0001)
         return True
-
-    # ------------------------------------------------------------------------------------------ messages
-    def owner_text(self, rank: WorkerWithDpRank) -> str:
-        """Who owns a rank, and what to do."""
-        slot = self._find(rank)
-        owner = self._owner(slot) - 1 if slot >= 0 else -1
-        if owner < 0:
-            return "belonged to another lane just now: try again"
-        if owner >= len(self._lanes):
-            return "belongs to a lane that does not exist: see `shmtrie verify`"
-        holder = lane_info(self._segment, owner).describe()
-        return f"belongs to {holder}: send its events there, or release it there"
-
-    def fullness(self, table: str) -> str:
-        """Which table is full, how full, and what to do."""
-        if table.startswith("the"):
-            return f"the store touches more nodes than {table} holds: split it"
-        used, total = table_use(self._segment, table)
-        if table == "extents":
-            table = "extents (extents in use / lines of 64 bytes)"
-        return f"{table} full ({used} of {total}): remove blocks, or resize the segment"

@@ -23,8 +23,8 @@ from .kernels.build import ensure
 from .laneinfo import lane_info
 from .lanes import registry_lock
 from .layout import EPOCH, NO_SPACE, SLOT_ACTIVE, SLOT_EPOCH
-from .ranks import table_use
 from .recovery import LaneRecovery
+from .refusals import table_use
 from .segment import Segment
 from .succession import Succession
 

@@ -27,8 +27,8 @@ def check_room(name: str, total: int) -> None:
         raise no_space(name, total, "not enough memory in the file system")
 
 
-def reserve(descriptor: int, name: str, total: int) -> None:
-    """Take the memory of a file of so many bytes, and clear all but its first page.
+def reserve(descriptor: int, name: str, total: int, first_page: bytes) -> None:
+    """Write the first page of a file of so many bytes, take the memory of all of it, and clear the rest.
 
     Raises
     ------
@@ -36,6 +36,7 @@ def reserve(descriptor: int, name: str, total: int) -> None:
         The file is empty then.
     """
     try:
+        os.pwrite(descriptor, first_page, 0)
         # Memory that is not there would be a SIGBUS at some later store, in whatever process.
         for start in range(0, total, _RESERVE_STEP):
             os.posix_fallocate(descriptor, start, min(_RESERVE_STEP, total - start))

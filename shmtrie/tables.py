@@ -88,8 +88,8 @@ class Table:
 
     @property
     def memory(self) -> list[npt.NDArray[Any]]:
-        """Owners of what kernels go to."""
-        return [self._words, *(group.memory for group in self._groups)]
+        """Owners of the lines."""
+        return [group.memory for group in self._groups]
 
     def grow(self, needs: npt.NDArray[np.int64]) -> None:
         """Make room for so many more entries, by part."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .arguments import as_rank, as_u64, as_worker_id, hash_array
-from .errors import EventStatus, SegmentRetired, ShmtrieError, exception_for
+from .errors import Busy, EventStatus, SegmentRetired, ShmtrieError, exception_for
 from .events import (
     KIND_CLEAR,
     KIND_NONE,
@@ -242,7 +242,7 @@ class Writer:
         n = len(events)
         statuses = np.zeros(n, np.uint8)
         columns = np.array([getattr(events, name).ctypes.data for name in _COLUMNS], np.int64)
-        with self._work.alone(), self._work.turn(), self._registering_ahead() as ahead:
+        with self._work.alone(), self._work.turn(), self._work.ranks.registering_ahead():
             held_up: set[WorkerWithDpRank] = set()
             i = 0
             while i < n:
@@ -258,28 +258,18 @@ class Writer:
                 )
                 if i == last and why == c.OK:
                     continue
-                if why == c.UNKNOWN_RANK:
-                    made = self._work.ranks.admit_ahead(events, columns.ctypes.data, i, n)
-                    ahead += made
-                    if made:
-                        continue
                 parts = events[i]
-                status = self._work.settle(parts, True)
+                try:
+                    if why == c.UNKNOWN_RANK and self._work.ranks.admit_ahead(events, columns.ctypes.data, i):
+                        continue
+                    status = self._work.settle(parts, True)
+                except Busy:  # the registry is being held by another writer
+                    status = self._work.refuse(parts, EventStatus.BUSY)
                 statuses[i] = status
                 if status == EventStatus.BUSY:
                     held_up.add(parts.rank)
                 i += 1
         return statuses
-
-    @contextmanager
-    def _registering_ahead(self) -> Iterator[list[int]]:
-        """A list for the slots of ranks that are registered before their first store is applied."""
-        slots: list[int] = []
-        try:
-            yield slots
-        finally:
-            if slots:
-                self._work.ranks.free_unknown(slots)
 
     # ------------------------------------------------------------------------------------------ ranks
     def remove_worker(self, worker_id: int) -> None:

@@ -124,7 +124,9 @@ class Worker:
             self._writer = None
 
     def _reader_contexts(self) -> Sequence[Any]:
-        return [*self.index._find_contexts, self.index._context()]
+        with self.index._context():
+            pass  # one is there from now on
+        return [*self.index._find_contexts, *self.index._spare]
 
     def reads_again(self) -> tuple[int, int]:
         """(nodes read again, queries given up) of this handle's finds so far."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -16,7 +17,7 @@ import pytest
 from shmtrie import creation, shmfile
 from shmtrie.bytelock import LockFile
 from shmtrie.capacity import Capacity
-from shmtrie.errors import SegmentNotFound
+from shmtrie.errors import SegmentNoSpace, SegmentNotFound
 from shmtrie.layout import LOCK_CREATOR
 from shmtrie.segment import Segment
 from tests.system.children import Child, open_descriptors, outcome, wait_until
@@ -219,6 +220,24 @@ def test_failed_creation_leaves_nothing(name: str, monkeypatch: pytest.MonkeyPat
             with pytest.raises(KeyboardInterrupt):
                 Segment.create(name, SMALL)
         assert not (SHM / name).exists() and open_descriptors() == before
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_no_memory_in_the_middle(name: str, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """At the first page, at what is cleared: the same error, and nothing is left."""
+    write, calls = os.pwrite, 0
+
+    def full(*arguments: Any) -> int:
+        nonlocal calls
+        calls += 1
+        if calls == step:
+            raise OSError(errno.ENOSPC, "no space")
+        return write(*arguments)
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(SegmentNoSpace):
+        Segment.create(name, SMALL)
+    assert not (SHM / name).exists()
 
 
 def test_creator_byte_is_free_afterwards(name: str) -> None:

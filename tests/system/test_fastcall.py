@@ -23,10 +23,10 @@ from shmtrie.errors import StaleHandle
 from shmtrie.fastcall import Finds
 from shmtrie.index import Index
 from shmtrie.layout import MAX_STORE
-from shmtrie.pyapi import F_ENTERED, F_UINT64
+from shmtrie.pyapi import F_UINT64
 from shmtrie.scores import OverlapScores
 from tests.backends import pairs
-from tests.system.index_tools import TOP, in_threads, open_index
+from tests.system.index_tools import in_threads, open_index
 from tests.system.ranked import ALONE, LOCAL, RANKS, U64, raised, ranked_index
 from tests.system.test_index_input import FORMS, WRONG
 
@@ -292,34 +292,6 @@ def test_handles_that_are_collected_in_a_cycle() -> None:
             timeout=120,
         )
         assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
-
-
-def test_a_query_while_another_one_takes_its_hashes(index: Index, fast: Any) -> None:
-    """Taking a buffer may run Python code, and other threads then: they are answered, too."""
-    with Index.attach(index.name) as handle:
-        frames: list[Any] = [getattr(call, "__self__") for call in (handle._find, handle._best)]  # noqa: B009
-        for frame in frames:
-            frame[F_ENTERED // 8] = 1
-        for query in (U64, list(U64.tolist()), array("Q", LOCAL), memoryview(U64), U64[::1], tuple(LOCAL)):
-            assert handle.find_matches(query) == fast.find(U64)
-            assert pairs(handle.find_matches(query, early_exit=True)).keys() == RANKS.keys()
-            best = handle.best_match(query)
-            assert best is not None and best.worker == (TOP, 2**32 - 1)
-        assert [int(frame[F_ENTERED // 8]) for frame in frames] == [1] * 2
-
-
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="no buffers by Python code")
-def test_a_buffer_that_asks_the_same_index(index: Index) -> None:
-    class Odd:
-        def __buffer__(self, flags: int) -> memoryview:
-            inner.append(pairs(index.find_matches(U64)))
-            return memoryview(U64)
-
-        def __release_buffer__(self, view: memoryview) -> None:
-            inner.append(pairs(index.find_matches(U64)))
-
-    inner: list[Any] = []
-    assert pairs(index.find_matches(Odd())) == RANKS and inner == [RANKS] * len(inner) and inner
 
 
 def test_buffers_are_given_back(fast: Any) -> None:

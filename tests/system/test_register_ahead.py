@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from shmtrie.capacity import Capacity
-from shmtrie.errors import EventStatus
+from shmtrie.errors import Busy, EventStatus
 from shmtrie.events import EventBatch, RouterEvent
 from shmtrie.index import Index
 from shmtrie.kernels import batch, registry
+from shmtrie.kernels.context import C_STALE
 from shmtrie.layout import SLOT_ACTIVE
-from shmtrie.writer import Writer
+from shmtrie.writer import _COLUMNS, Writer
 from tests.reference import Rank
 from tests.system.children import Child
 from tests.system.index_tools import assert_valid, open_index, scores
@@ -118,8 +119,8 @@ def test_ranks_of_other_lanes_among_new_ones(index: Index) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("exact_holes", [False, True])
-def test_as_one_by_one(seed: int, exact_holes: bool) -> None:
+@pytest.mark.parametrize(("exact_holes", "slots"), [(False, 40), (True, 40), (False, 3)])
+def test_as_one_by_one(seed: int, exact_holes: bool, slots: int) -> None:
     """Random events of many ranks, in batches and one a batch: statuses, ranks and answers are the same."""
     rng = random.Random(seed)
 
@@ -138,7 +139,7 @@ def test_as_one_by_one(seed: int, exact_holes: bool) -> None:
             return drop(rank, k, *rng.sample(chain, rng.randint(0, len(chain))))
         return event(rank, k, "cleared")
 
-    capacity = Capacity(blocks=5_000, workers=40, lanes=2)
+    capacity = Capacity(blocks=5_000, workers=slots, lanes=2)
     with (
         open_index(capacity, exact_holes=exact_holes) as one,
         open_index(capacity, exact_holes=exact_holes) as other,
@@ -171,9 +172,9 @@ def test_an_interrupt_before_the_first_stores(index: Index, monkeypatch: pytest.
     with index.writer() as writer:
         admit_ahead = writer._work.ranks.admit_ahead
 
-        def then_interrupted(*arguments: Any) -> list[int]:
+        def then_interrupted(*arguments: Any) -> int:
             made = admit_ahead(*arguments)
-            assert active(index) == len(made) == 10
+            assert active(index) == made == 10
             monkeypatch.setattr(batch, "apply_events", interrupted)
             return made
 
@@ -185,6 +186,69 @@ def test_an_interrupt_before_the_first_stores(index: Index, monkeypatch: pytest.
         assert apply(writer, first_stores(range(20))) == [OK] * 20
 
 
+def test_an_interrupt_while_they_are_registered(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the lane had not taken note of is free again after its next batch."""
+    assign = registry.registry_assign_ahead
+
+    def interrupted(*arguments: int) -> int:
+        assign(*arguments)
+        raise KeyboardInterrupt
+
+    with index.writer() as writer:
+        assert apply(writer, first_stores(range(5))) == [OK] * 5
+        with monkeypatch.context() as patch:
+            patch.setattr(registry, "registry_assign_ahead", interrupted)
+            patch.setattr(writer._work.ranks, "free_unknown", lambda: None)
+            with pytest.raises(KeyboardInterrupt):
+                apply(writer, first_stores(range(100, 120)))
+        assert active(index) == 25 and len(index.workers()) == 5
+        assert apply(writer, [put((0, 0), 1, 10, [77])]) == [OK]
+        assert active(index) == 5
+        assert apply(writer, first_stores(range(100, 120))) == [OK] * 20 and active(index) == 25
+
+
+def test_a_registry_that_others_keep(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is waited for once; later events of the rank are held back, those of known ranks are not."""
+    with index.writer() as writer:
+        assert apply(writer, first_stores(range(1))) == [OK]
+        ranks, asked = writer._work.ranks, []
+
+        def kept() -> Any:
+            asked.append(1)
+            raise Busy("kept")
+
+        monkeypatch.setattr(ranks, "_registering", kept)
+        busy = EventStatus.BUSY
+        events = [*first_stores(range(7, 8)), put((7, 1), 1, 17, [5]), put((0, 0), 1, 10, [77])]
+        assert apply(writer, events) == [busy, busy, OK] and len(asked) == 1
+        monkeypatch.undo()
+        assert apply(writer, events[:2]) == [OK] * 2
+
+
+def test_many_refused_at_once(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots that no store came to are given back together: the map of ranks is made anew once."""
+    with index.writer() as writer:
+        rebuild, made = writer._work.context._rebuild_map, []
+        monkeypatch.setattr(writer._work.context, "_rebuild_map", lambda: (made.append(1), rebuild())[1])
+        monkeypatch.setattr(batch, "apply_events", lambda context, columns, first, last, out: (last, 0))
+        ranks, events = writer._work.ranks, EventBatch.from_events(first_stores(range(registry.AHEAD)))
+        columns = np.array([getattr(events, name).ctypes.data for name in _COLUMNS], np.int64)
+        assert ranks.admit_ahead(events, columns.ctypes.data, 0) == registry.AHEAD
+        assert active(index) == registry.AHEAD
+        ranks.free_unknown()
+        assert active(index) == 0 and len(made) == 1
+
+
+def test_a_slot_that_comes_back_leaves_entries_behind(index: Index) -> None:
+    """Another lane removes a rank, and its slot goes to the next one of this lane before anything else."""
+    with index.writer() as writer, index.writer() as other:
+        assert apply(writer, first_stores(range(1))) == [OK]
+        before = int(writer._work.context.words[C_STALE])
+        other.remove_worker(0)
+        assert apply(writer, first_stores(range(1, 2))) == [OK]
+        assert active(index) == 1 and int(writer._work.context.words[C_STALE]) > before
+
+
 def test_a_death_before_the_first_stores(index: Index) -> None:
     """Whoever looks for room frees the slots of the dead, and the ranks are anybody's."""
 
@@ -193,7 +257,7 @@ def test_a_death_before_the_first_stores(index: Index) -> None:
             writer = handle.writer()
             admit_ahead = writer._work.ranks.admit_ahead
 
-            def then_dead(*arguments: Any) -> list[int]:
+            def then_dead(*arguments: Any) -> int:
                 admit_ahead(*arguments)
                 os._exit(0)
 

@@ -27,7 +27,7 @@ ORDER = (
     ("shmfile", "shmroom", "bytelock", "capacity", "header", "stamps", "creation", "segment", "succession"),
     ("laneinfo", "lanes"),
     ("tables", "contexts", "pyapi", "pyframe", "fastbest", "fastscores", "fastcall", "fastapply"),
-    ("ranks", "recovery", "stats"),
+    ("ranks", "refusals", "recovery", "stats"),
     ("verify", "verify_ranks", "verify_text", "dump"),
     ("resize", "lanework", "writer", "queries", "rebuild", "index"),
     ("radix_nodes", "radix_queries", "radix_tree", "pool", "sharding"),
