@@ -114,14 +114,16 @@ class Keeper:
 
     def kill(self, how: str, *victims: int) -> None:
         """SIGKILL at once, and wait until they are gone."""
+        deaths = []
         for i in victims:
             words = self.parts[i].words
             at = words[FUSE_END] or _now()
             os.kill(self._pids[i], signal.SIGKILL)
             words[FUSE_END] = 0
             self.deeds.kills[how] += 1
-            self.deeds.deaths.append(Death(str(self.parts[i]), words[LANE], at, how))
-        for i, death in zip(victims, self.deeds.deaths[-len(victims) :], strict=True):
+            deaths.append(Death(str(self.parts[i]), words[LANE], at, how))
+        self.deeds.deaths += deaths
+        for i, death in zip(victims, deaths, strict=True):
             os.waitpid(self._pids.pop(i), 0)
             if death.lane >= 0:  # nobody has had the time to recover it
                 phase, odd = (int(self._lanes[name][death.lane]) for name in ("phase", "op_counter"))

@@ -67,6 +67,7 @@ def test_no_leak_of_references_or_memory(fast: Any, name: str) -> None:
     n = 1_000_000 if name in ("array", "list") else 100_000
     repeat(find, value, 1_000)
     counted = (value, None, False, True, b"", find, type(value), OverlapScores, fastcall.find_matches)
+    gc.collect()  # what other tests have left refers to some of it, too
     before = [sys.getrefcount(item) for item in counted]
     tracemalloc.start()
     try:

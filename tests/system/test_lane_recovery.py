@@ -18,7 +18,7 @@ import shmtrie.ranks
 from shmtrie.capacity import Capacity
 from shmtrie.errors import Busy
 from shmtrie.index import Index
-from shmtrie.kernels import batch
+from shmtrie.kernels import growth
 from shmtrie.laneinfo import owner_alive
 from shmtrie.lanes import LaneSeat, registry_lock
 from shmtrie.layout import LANE_RECOVERING, SLOT_ACTIVE, SLOT_DYING
@@ -246,7 +246,8 @@ def test_an_interrupt_while_a_table_grows_loses_nothing(
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(batch, "lookup_move", interrupted)
+            patch.setattr(growth, "lookup_move", interrupted)
+            patch.setattr(growth, "lookup_carry", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 writer._work.context.grow(1_000_000)
         writer.remove(1, local[500:])

@@ -231,6 +231,7 @@ def test_no_leak_of_scores() -> None:
                 assert workers_module.copy_scores(raw)
 
     repeat()
+    gc.collect()  # what other tests have left refers to some of it, too
     counted = (rank, none, 7, template, template.scores, template.raw, raws[3])
     before = [sys.getrefcount(item) for item in counted]
     tracemalloc.start()
