@@ -33,9 +33,15 @@ def disown(states: npt.NDArray[Any], context: WriterContext, lane: int) -> int:
     `states` are the segment's `rank_states`.
     """
     states = states["state"]
-    owned = (states & np.uint64(0xFF | 0xFF << SLOT_OWNER)) == SLOT_ACTIVE | (lane + 1) << SLOT_OWNER
-    slots = np.flatnonzero(owned).tolist()
+    slots = np.flatnonzero(_owned(states, lane)).tolist()
     return sum(registry.registry_own(context.address, slot, lane + 1, 0) for slot in slots)
+
+
+def _owned(states: npt.NDArray[Any], lane: int) -> npt.NDArray[np.bool_]:
+    """Which slots are ACTIVE and a lane's, by their states."""
+    mine = np.uint64(SLOT_ACTIVE | (lane + 1) << SLOT_OWNER)
+    found: npt.NDArray[np.bool_] = (states & np.uint64(0xFF | 0xFF << SLOT_OWNER)) == mine
+    return found
 
 
 class RankRegistry:
@@ -172,12 +178,16 @@ class RankRegistry:
 
     def free_unknown(self) -> None:
         """Free the lane's slots whose ranks have stored nothing; what cannot be done is for the next time."""
-        owned = np.uint64(0xFF | 0xFF << SLOT_OWNER)
-        mine = (self._states["state"] & owned) == SLOT_ACTIVE | (self._lane + 1) << SLOT_OWNER
-        if np.any(mine & (self._states["known"] == 0)):
+        if self._unknown():
             with self._registering():
-                self._free_unknown(np.flatnonzero(mine & (self._states["known"] == 0)).tolist())
+                self._free_unknown(self._unknown())  # anew: a slot may have gone to another lane by now
         self.may_be_unknown = False
+
+    def _unknown(self) -> list[int]:
+        """The lane's slots whose ranks have stored nothing."""
+        found = _owned(self._states["state"], self._lane) & (self._states["known"] == 0)
+        slots: list[int] = np.flatnonzero(found).tolist()
+        return slots
 
     def _free_unknown(self, slots: list[int]) -> None:
         """Nothing was stored (a commit makes a rank known), so there is nothing to sweep. The lane's own

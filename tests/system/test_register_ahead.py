@@ -239,6 +239,29 @@ def test_many_refused_at_once(index: Index, monkeypatch: pytest.MonkeyPatch) -> 
         assert active(index) == 0 and len(made) == 1
 
 
+def test_a_slot_that_another_lane_got_meanwhile_is_left_alone(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at the slots and the lock the worker is removed, and another lane registers there."""
+    with index.writer() as writer, index.writer() as other:
+        ranks, events = writer._work.ranks, EventBatch.from_events(first_stores(range(1)))
+        columns = np.array([getattr(events, name).ctypes.data for name in _COLUMNS], np.int64)
+        assert ranks.admit_ahead(events, columns.ctypes.data, 0) == 1
+        registering, theirs = ranks._registering, EventBatch.from_events(first_stores(range(50, 51)))
+        others = np.array([getattr(theirs, name).ctypes.data for name in _COLUMNS], np.int64)
+
+        def late() -> Any:
+            other.remove_worker(0)
+            assert other._work.ranks.admit_ahead(theirs, others.ctypes.data, 0) == 1
+            return registering()
+
+        monkeypatch.setattr(ranks, "_registering", late)
+        ranks.free_unknown()
+        assert active(index) == 1
+        other.apply_batch(theirs)
+        assert scores(index, [1, 2, 60]) == {(50, 2): 3}
+
+
 def test_a_slot_that_comes_back_leaves_entries_behind(index: Index) -> None:
     """Another lane removes a rank, and its slot goes to the next one of this lane before anything else."""
     with index.writer() as writer, index.writer() as other:
