@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -156,3 +158,25 @@ def interrupted(call: Callable[[], object], steps: int) -> bool:
     finally:
         sys.settrace(None)
     return left <= 0
+
+
+def assert_no_leak(repeat: Callable[[], object], counted: Sequence[object]) -> None:
+    """Some thousand calls more leave no memory, and the reference counts of what they touch."""
+    repeat()
+    gc.collect()  # what other tests have left refers to some of it, too
+    before = [sys.getrefcount(item) for item in counted]
+    tracemalloc.start()
+    try:
+        repeat()
+        gc.collect()
+        base = tracemalloc.get_traced_memory()[0]
+        repeat()
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] - base < 2_000
+    finally:
+        tracemalloc.stop()
+    after = [sys.getrefcount(item) for item in counted]
+    assert [abs(a - b) < 200 for a, b in zip(after, before, strict=True)] == [True] * len(counted), (
+        before,
+        after,
+    )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import inspect
 import random
 import sys
-import tracemalloc
 from array import array
 from collections.abc import Iterator
 from contextlib import suppress
@@ -24,7 +22,7 @@ from shmtrie.index import Index
 from shmtrie.pyapi import LIST_ROOM
 from shmtrie.workers import Match, WorkerWithDpRank, known_matches, rank_records
 from tests.backends import pairs
-from tests.system.index_tools import HALF, TOP, open_index
+from tests.system.index_tools import HALF, TOP, assert_no_leak, open_index
 from tests.system.ranked import LOCAL, RANKS, U64, raised, ranked_index
 
 pytestmark = pytest.mark.skipif(not fastcall.available(), reason="no builtins on this interpreter")
@@ -148,22 +146,8 @@ def test_no_leak_of_matches(fast: Finds, query: Any, known: bool) -> None:
             if not known:
                 known_matches.clear()
 
-    repeat()
-    gc.collect()  # what other tests have left refers to some of it, too
     counted = (query, None, False, b"", (), known_matches, fast.best_match, Match, WorkerWithDpRank)
-    before = [sys.getrefcount(item) for item in counted]
-    tracemalloc.start()
-    try:
-        repeat()
-        gc.collect()
-        base = tracemalloc.get_traced_memory()[0]
-        repeat()
-        gc.collect()
-        assert tracemalloc.get_traced_memory()[0] - base < 2_000
-    finally:
-        tracemalloc.stop()
-    after = [sys.getrefcount(item) for item in counted]
-    assert [abs(a - b) < 200 for a, b in zip(after, before, strict=True)] == [True] * len(counted)
+    assert_no_leak(repeat, counted)
 
 
 @pytest.mark.parametrize("ranks", [7, 300])

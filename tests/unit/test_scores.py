@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import copy
-import gc
 import pickle
 import random
-import sys
-import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -17,6 +14,7 @@ from shmtrie import fastscores
 from shmtrie import workers as workers_module
 from shmtrie.pyframe import available
 from shmtrie.scores import WORKER_DTYPE, BatchScores, Match, OverlapScores, WorkerWithDpRank
+from tests.system.index_tools import assert_no_leak
 
 TOP = (1 << 64) - 1
 RANKS = [(7, 0), (TOP, (1 << 32) - 1), (0, 3)]
@@ -230,22 +228,8 @@ def test_no_leak_of_scores() -> None:
             for raw in raws:
                 assert workers_module.copy_scores(raw)
 
-    repeat()
-    gc.collect()  # what other tests have left refers to some of it, too
     counted = (rank, none, 7, template, template.scores, template.raw, raws[3])
-    before = [sys.getrefcount(item) for item in counted]
-    tracemalloc.start()
-    try:
-        repeat()
-        gc.collect()
-        base = tracemalloc.get_traced_memory()[0]
-        repeat()
-        gc.collect()
-        assert tracemalloc.get_traced_memory()[0] - base < 2_000
-    finally:
-        tracemalloc.stop()
-    after = [sys.getrefcount(item) for item in counted]
-    assert [abs(a - b) < 200 for a, b in zip(after, before, strict=True)] == [True] * len(counted)
+    assert_no_leak(repeat, counted)
 
 
 def test_a_rank_that_is_there_twice(copied: list[bytes]) -> None:
