@@ -163,6 +163,7 @@ class WriterContext(Context):
         w[c.C_RECORD] = segment.section_address("lanes") + lane * LANE_BYTES
         self.n_slots = segment.section_count("rank_records")
         self.area(c.C_PART_NEEDS, PARTS * 8)
+        self._table_words: list[npt.NDArray[np.int64]] = []
         self.lookup = self._new_lookup()
         self.aliases = self._new_aliases()
         self.area(c.C_SEEN, _SEEN_WORDS * 8)
@@ -185,7 +186,7 @@ class WriterContext(Context):
 
     def owners(self) -> list[npt.NDArray[Any]]:
         """All private memory."""
-        return [*super().owners(), self._lookup_words, *self.lookup.memory, *self.aliases.memory]
+        return [*super().owners(), *self._table_words, *self.lookup.memory, *self.aliases.memory]
 
     @property
     def entries(self) -> tuple[int, int]:
@@ -195,49 +196,47 @@ class WriterContext(Context):
     # ------------------------------------------------------------------------------------------ growth
     def _new_lookup(self) -> Table:
         mine = self.address  # and not self: tables are let go with the context
-        self.area(c.C_LOOKUP, PARTS * ROW)
-        directory = self._array(c.C_LOOKUP, PARTS * ROW, np.int64).reshape(PARTS, 2)
-
-        def move(old: int, lines: int) -> None:
-            growth.lookup_move(mine, old, lines)
-
-        def carry(old: int) -> None:
-            growth.lookup_carry(mine, old)
-
-        def stamp(used: int) -> int:
-            return int(growth.lookup_stamp(mine, used))
-
-        self._lookup_words = np.zeros((PARTS, 3), np.int64)
-        return Table(directory, self._lookup_words, LOOKUP_FILL, LINES, move, carry, stamp)
+        return Table(
+            *self._new_directory(c.C_LOOKUP),
+            fill=LOOKUP_FILL,
+            least=LINES,
+            move=lambda old, lines: growth.lookup_move(mine, old, lines),
+            carry=lambda old, lines: growth.lookup_carry(mine, old, lines),
+            stamp=lambda used: int(growth.lookup_stamp(mine, used)),
+        )
 
     def _new_aliases(self) -> Table:
         mine = self.address
+        return Table(
+            *self._new_directory(c.C_ALIASES),
+            fill=ALIAS_FILL,
+            least=_ALIAS_LINES,
+            move=lambda old, lines: growth.aliases_move(mine, old, lines),
+            carry=lambda old, lines: growth.aliases_carry(mine, old, lines),
+            stamp=lambda used: int(growth.lookup_stamp(mine, used)),
+            any_size=True,
+        )
 
-        def move(old: int, lines: int) -> None:
-            growth.aliases_move(mine, old, lines)
+    def _new_directory(self, index: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Memory for a directory, and for the words of its tables."""
+        self.area(index, PARTS * ROW)
+        words = np.zeros((PARTS, 3), np.int64)
+        self._table_words.append(words)
+        return self._array(index, PARTS * ROW, np.int64).reshape(PARTS, 2), words
 
-        directory = self.words[c.C_ALIASES : c.C_ALIASES + 2].reshape(1, 2)
-        words = self.words[c.C_ALIASES_USED : c.C_ALIASES_USED + 2].reshape(1, 2)
-        return Table(directory, words, ALIAS_FILL, _ALIAS_LINES, move)
-
-    def grow(self, need: int) -> None:
-        """Make room for `need` more entries in the lookup, as hashes usually spread over its parts."""
-        each = need // PARTS
-        self.lookup.grow(np.full(PARTS, each + 2 * math.isqrt(each)))
-
-    def grow_aliases(self, need: int) -> None:
-        """Make room for `need` more entries in the lookup of aliases."""
-        self.aliases.grow(np.array([need]))
+    def grow(self, need: int, aliases: int) -> None:
+        """Make room for so many more entries in both lookups, as hashes usually spread over their parts."""
+        for table, n in ((self.lookup, need), (self.aliases, aliases)):
+            each = n // PARTS
+            table.grow(np.full(PARTS, each + 2 * math.isqrt(each)))
 
     def grow_for(self, status: int) -> None:
         """Make the room that a kernel asked for: GROW, GROW_ALIASES, SCRATCH or ROWS."""
-        need = self.get(c.C_NEEDED)
-        if status == c.GROW:
-            self.lookup.grow(self._array(c.C_PART_NEEDS, PARTS * 8, np.int64))
-        elif status == c.GROW_ALIASES:
-            self.grow_aliases(need)
+        if status in (c.GROW, c.GROW_ALIASES):
+            table = self.lookup if status == c.GROW else self.aliases
+            table.grow(self._array(c.C_PART_NEEDS, PARTS * 8, np.int64))
         elif status == c.SCRATCH:
-            self.grow_seen(need)
+            self.grow_seen(self.get(c.C_NEEDED))
         else:
             self.grow_rows(4 * self.get(c.C_TOUCHED_ROOM))
 

@@ -221,8 +221,7 @@ class RankRegistry:
         self._states["blocks"][slot] = plain + aliased
         context.mine[slot] = c.ALL_ONES  # before: a table that grows keeps only what a rank of the lane needs
         try:
-            context.grow(plain)
-            context.grow_aliases(aliased)
+            context.grow(plain, aliased)
             while (status := batch.adopt_slot(context.address, slot)) != c.OK:
                 context.grow_for(status)
         except BaseException:  # else others of the lane count on entries that were not made

@@ -1,4 +1,4 @@
-"""Private open-addressing tables that grow between two kernel calls: the lookup, and that of aliases."""
+"""Private open-addressing tables that grow between two kernel calls: the lookups of a lane."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ __all__ = ["Table", "aligned"]
 
 USED, FREE, AWAY = range(3)
 AT_ONCE = 4_096  # lines: 256 KiB
+SPREAD = 7
 
 
 def aligned(n_bytes: int) -> tuple[npt.NDArray[Any], int]:
@@ -44,7 +45,7 @@ class Table:
     directory : ndarray of int64, shape (n, 2)
         What kernels know of each part: address of the lines of its hash table, with the logarithm of their
         number in the low bits; address of the hash table's words. n is a power of two.
-    words : ndarray of int64, shape (n, 2 or 3)
+    words : ndarray of int64, shape (n, 3)
         Of a hash table, in the row of its first part: entries, how many more it takes, and whether `carry`
         cannot tell where they belong.
     fill : float
@@ -54,11 +55,12 @@ class Table:
     move : callable
         Of the address and number of older lines: moves their entries into the present ones, those that are
         still needed.
-    carry : callable, optional
-        Of the address of `AT_ONCE` older lines: moves all their entries into the present ones, as many again
-        each, but quicker.
-    stamp : callable, optional
+    carry : callable
+        As `move`, of all their entries, but quicker.
+    stamp : callable
         Of the number of entries: a number that moves when some of them may no longer be needed.
+    any_size : bool
+        Whether `carry` can do without hash tables of `AT_ONCE` lines.
     """
 
     def __init__(
@@ -68,11 +70,13 @@ class Table:
         fill: float,
         least: int,
         move: Callable[[int, int], object],
-        carry: Callable[[int], object] | None = None,
-        stamp: Callable[[int], int] = lambda used: 0,
+        carry: Callable[[int, int], object],
+        stamp: Callable[[int], int],
+        any_size: bool = False,
     ) -> None:
         self._directory, self._words = directory, words
         self._fill, self._least, self._move, self._carry, self._stamp = fill, least, move, carry, stamp
+        self._any_size = any_size
         self._groups: list[_Group] = []
         self._set(slice(0, 0), [self._new(0, len(words), least)])
 
@@ -84,7 +88,7 @@ class Table:
     @property
     def used(self) -> int:
         """Entries."""
-        return int(sum(self._words[group.first, USED] for group in self._groups))
+        return int(self._words[self._firsts, USED].sum())
 
     @property
     def memory(self) -> list[npt.NDArray[Any]]:
@@ -94,9 +98,8 @@ class Table:
     def grow(self, needs: npt.NDArray[np.int64]) -> None:
         """Make room for so many more entries, by part."""
         while True:
-            firsts = [group.first for group in self._groups]
-            more = np.add.reduceat(needs, firsts)
-            full = self._words[firsts, FREE] < more
+            more = np.add.reduceat(needs, self._firsts)
+            full = self._words[self._firsts, FREE] < more
             k = int(np.argmax(full))
             if not full[k]:
                 return
@@ -128,16 +131,16 @@ class Table:
             self._replace(k, [self._new(group.first, group.n_parts, fewer)], 2)
 
     def _limit(self, first: int, lines: int) -> int:
-        """Entries that a hash table takes: up to one a line less than `fill`, and for each another number.
+        """Entries that a hash table takes: up to a `SPREAD`-th less than `fill` says, each another number.
 
         Well mixed hashes fill all alike, and they must not all grow in the same event.
         """
-        n = len(self._words)
-        return int(lines * self._fill) - lines * (first * 157 % n) // n
+        most, n = int(lines * self._fill), SPREAD * len(self._words)
+        return most - most * (first * 157 % len(self._words)) // n
 
     def _enough(self, entries: int, lines: int) -> int:
         """Lines, from so many on, in which the entries leave some room."""
-        while entries > lines * (self._fill - 1):
+        while entries > int(lines * self._fill) * (SPREAD - 1) // SPREAD:
             lines *= 2
         return lines
 
@@ -146,6 +149,7 @@ class Table:
 
     def _set(self, groups: slice, new: list[_Group]) -> None:
         self._groups[groups] = new
+        self._firsts = np.array([group.first for group in self._groups])
         for group in new:
             words = self._words[group.first]
             words[:] = 0
@@ -156,22 +160,20 @@ class Table:
     def _replace(self, k: int, new: list[_Group], n: int = 1) -> None:
         """Let new groups take the place of n, from group k on."""
         stamp = self._stamp(self.used)  # before: what is left over from now on is for the next time
-        carry = self._carry if self._may_carry(k, n, new, stamp) else None
-        old, words, directory = list(self._groups), self._words.copy(), self._directory.copy()
+        move = self._carry if self._may_carry(k, n, new, stamp) else self._move
+        old, firsts = list(self._groups), self._firsts
+        words, directory = self._words.copy(), self._directory.copy()
         try:
             self._set(slice(k, k + n), [group._replace(stamp=stamp) for group in new])
             for group in old[k : k + n]:
-                if carry is not None:
-                    carry(group.address)
-                else:
-                    self._move(group.address, group.n_lines)
+                move(group.address, group.n_lines)
         except BaseException:  # an interrupt must not leave a table without its entries
-            self._groups, self._words[:], self._directory[:] = old, words, directory
+            self._groups, self._firsts, self._words[:], self._directory[:] = old, firsts, words, directory
             raise
 
     def _may_carry(self, k: int, n: int, new: list[_Group], stamp: int) -> bool:
         """Whether all entries of n groups, from group k on, are needed, and `carry` can tell where."""
         old = self._groups[k : k + n]
-        if self._carry is None or any(group.n_lines != AT_ONCE for group in (*old, *new)):
+        if not self._any_size and any(group.n_lines != AT_ONCE for group in (*old, *new)):
             return False
         return all(group.stamp == stamp and not self._words[group.first, AWAY] for group in old)

@@ -31,6 +31,7 @@ _PYTHON: tuple[type[BenchIndex], ...] = (
 )
 _LARGEST_COPY = 1_000_000  # blocks: larger trees are for the segment and the native ones
 _COLD_PREFIXES = 4_096
+OWN_HASHES = "shmtrie, as many aliases"
 
 
 def _chain(depth: int) -> Workload:
@@ -134,7 +135,10 @@ def workers(plan: Plan, results: Results, say: Say) -> None:
 
 
 def size(plan: Plan, results: Results, say: Say) -> None:
-    """Trees of 1e4 to 1e7 blocks in chains of 256; random chains are asked for, so memory is cold."""
+    """Trees of 1e4 to 1e7 blocks in chains of 256; random chains are asked for, so memory is cold.
+
+    And of half as many blocks, which three engines know by hashes of their own.
+    """
     for blocks in (10_000, 100_000) if plan.quick else (10_000, 100_000, 1_000_000, 10_000_000):
         workload = uniform(f"size_{blocks}", blocks, 1, 4_000)
         room = shutil.disk_usage("/dev/shm").free
@@ -161,6 +165,11 @@ def size(plan: Plan, results: Results, say: Say) -> None:
                     found = native.native_pass(plan.binary, peer, plan.file(workload), 1)
                     results.add(SIZE, str(blocks), native.NAMES[peer], {"static_ns": found["static_ns"]})
         plan.file(workload).unlink()
+        if blocks > _LARGEST_COPY or plan.quick:
+            workload = uniform(f"size_{blocks}_seeds", blocks // 2, 3, 4_000, seeds=True)
+            for rep in range(plan.reps):
+                say(f"cost against size: {blocks} hashes of engines' own, repetition {rep + 1}")
+                results.add(SIZE, str(blocks), OWN_HASHES, _cold(Shmtrie, workload))
 
 
 def _cold(kind: type[BenchIndex], workload: Workload) -> Figures:

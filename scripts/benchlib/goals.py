@@ -152,6 +152,10 @@ def goals() -> list[Goal]:
             Key(beside.SECTION, "conv_w64_g1", f"shmtrie {s}", names[0]) for s in ("beside a writer", "idle")
         )
         found.append(Goal(f"conv_w64_g1: {names[1]}", "idle", busy, idle, 3.0, "time", "ns"))
+    for index in ("shmtrie", curves.OWN_HASHES):
+        mine = Key(curves.SIZE, "10000000", index, "store_worst_ns")
+        what = f"longest store up to ten million blocks ({index})"
+        found.append(Goal(what, "", mine, None, 100e6, "most", "ns"))
     for what, bound in (("hot", 25), ("cold", 1_000)):
         mine = Key(curves.PIECES, what, "shmtrie kernel", "step_ns")
         found.append(

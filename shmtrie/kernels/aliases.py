@@ -68,17 +68,22 @@ def edge_hash_at(ctx, a, position):
 
 
 @inl
-def own_hash(ctx, a, slot, low, position):
-    """The rank's hash at a position that it covers: its alias, or the edge's. Where a torn edge word does not
-    reach that far it is any hash, which the caller's look at the version refuses.
+def own_hashes(ctx, a, slot, low):
+    """(address, number) of a rank's hashes from position 0 on: its aliases, or the edge's. Zeros where torn
+    words name none.
+
+    Stable under the gate; otherwise what is read there is any hash, which the caller's look at the version
+    refuses.
     """
     if (low & COV_ALIAS) != 0:
-        _, h = alias_hash(ctx, a, slot, position)
-        return h
+        word_at, word = alias_find(ctx, a, slot)
+        if word_at == 0 or not alias_fits(ctx, word, 0):
+            return 0, 0
+        return line_at(ctx, word & M32), ((word >> ALIAS_LINES) & 0xFFFF) * 8
     edge = ld64(a + N_EDGE)
-    if not edge_fits(ctx, edge) or position >= lshr(edge, 32):
-        return 0
-    return ld64(line_at(ctx, edge & M32) + (lshr(edge, 32) + position) * 8)
+    if not edge_fits(ctx, edge):
+        return 0, 0
+    return line_at(ctx, edge & M32) + lshr(edge, 32) * 8, lshr(edge, 32)
 
 
 # ------------------------------------------------------------------------------------------------ changes
@@ -168,8 +173,9 @@ def alias_prepare(ctx, a, slot, low, have, lo, hi, hashes):
     if line == 0:
         return FULL
     y = line_at(ctx, line)
-    for p in range(cutoff):
-        st64(y + p * 8, own_hash(ctx, a, slot, low if word_at != 0 else 0, p))
+    x, held = own_hashes(ctx, a, slot, low if word_at != 0 else 0)
+    for p in range(min(cutoff, held)):
+        st64(y + p * 8, ld64(x + p * 8))
     for p in range(lo, hi):
         st64(y + p * 8, ld64(hashes + (p - lo) * 8))
     fresh = ((slot + 1) << ALIAS_SLOT) | (lines << ALIAS_LINES) | line

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shmtrie.atomics import ld32, ld64, ld64s, lshr, pl8, pl64, ps8, st32, st64, st64r
-from shmtrie.kernels.alias_lookup import alias_entry_put, alias_entry_room
+from shmtrie.kernels.alias_lookup import alias_entry_put, alias_mix, alias_part_room, alias_value
 from shmtrie.kernels.build import entry, inl, jit
 from shmtrie.kernels.children import space_owner
 from shmtrie.kernels.context import (
@@ -267,13 +267,16 @@ def _adopt_node(ctx, slot, node, low):
     start = ld64(a + N_START) & M32
     first, stop = word_begin(low), max(min(low & M12, edge_length(a)), 0)
     if (low & COV_ALIAS) != 0:
-        if not alias_entry_room(ctx, stop):
-            put(ctx, C_NEEDED, stop)
-            return GROW_ALIASES
         for p in range(first, stop):
             found, h = own_alias(ctx, a, slot, p)
-            if found != 0:
-                alias_entry_put(ctx, slot, h, node, p)
+            if found == 0:
+                continue
+            if not alias_part_room(ctx, slot, h, 1):
+                clear_needs(ctx)
+                for rest in range(p, stop):
+                    add_need(ctx, alias_mix(slot, own_alias(ctx, a, slot, rest)[1]))
+                return GROW_ALIASES
+            alias_entry_put(ctx, slot, h, alias_value(node, p, slot))
         return OK
     for p in range(first, stop):
         found, h = hash_at(ctx, a, start + p)
@@ -282,7 +285,7 @@ def _adopt_node(ctx, slot, node, low):
             if not part_room(part_row(ctx, mix(h)), 1):
                 clear_needs(ctx)
                 for rest in range(p, stop):
-                    add_need(ctx, hash_at(ctx, a, start + rest)[1])
+                    add_need(ctx, mix(hash_at(ctx, a, start + rest)[1]))
                 return GROW
             lookup_put(ctx, h, node, p)
     return OK

@@ -47,14 +47,12 @@ from shmtrie.kernels.build import inl
     C_NEW_HASHES,
     C_GIVEUPS,  # counted privately: readers write nothing to the segment
     C_REDOS,
-    # private lookup: lines of 8 entries
-    C_LOOKUP,  # directory of its parts
-    C_STALE,  # moves when entries of it may be left over
-    C_PART_NEEDS,  # by part: entries that an event may add
-    C_ALIASES,  # entries of 16 bytes, 4 a line: address, with the logarithm of the number of lines
-    C_ALIASES_WORDS,  # address of the next two
-    C_ALIASES_USED,
-    C_ALIASES_FREE,  # how many more entries it takes
+    # private lookup
+    C_LOOKUP,  # directory of its parts: lines of 8 entries
+    C_ALIASES,  # the same of ranks' own hashes: lines of 4
+    C_HAS_ALIASES,  # 1 once there was an entry of those
+    C_STALE,  # moves when entries of either may be left over
+    C_PART_NEEDS,  # by part: entries that an event may add to one of the two
     C_MINE,  # u32 by slot: all ones where this lane owns the rank
     C_EPOCH_SEEN,
     # private map (worker_id, dp_rank) -> slot: entries of 24 bytes
@@ -82,7 +80,7 @@ from shmtrie.kernels.build import inl
     C_TODO_LANE,  # lane + 1 that keeps a node on the to-do list, or that has to test one itself; 0 none
     C_FINAL,  # 1: a full table is the answer; 0: the handle looks for dead lanes first
     C_WITHDREW,  # 1: the last gate that was busy had been owned, and was let go again
-    C_NEEDED,  # how much room a kernel asks for
+    C_NEEDED,  # how much room a kernel asks for: SCRATCH
     # a store's plan beside TOUCHED and CUTS
     C_SPLIT_NODE,  # node to split, 0 none
     C_SPLIT_DEPTH,
@@ -90,7 +88,7 @@ from shmtrie.kernels.build import inl
     C_REST_NODE,  # the node that gets them as a child
     C_REST_DEPTH,
     C_TOP,  # the first of the new nodes
-) = cast("list[int]", [np.int64(k) for k in range(67)])  # no plain ints: helpers are then compiled once
+) = cast("list[int]", [np.int64(k) for k in range(65)])  # no plain ints: helpers are then compiled once
 C_HOOK = 120  # control array of the test build
 
 CONTEXT_WORDS = 128

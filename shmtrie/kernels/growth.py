@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shmtrie.atomics import ld32, ld64
-from shmtrie.kernels.alias_lookup import alias_entries_rehash
+from shmtrie.kernels.alias_lookup import alias_entries_rehash, carry_alias_entries
 from shmtrie.kernels.build import entry
 from shmtrie.kernels.context import C_MINE, C_N_SLOTS, C_STALE, C_STATES, get, put
 from shmtrie.kernels.lookup import carry_entries, lookup_rehash
@@ -17,16 +17,16 @@ def lookup_move(ctx, old, lines):
     return 0
 
 
-@entry("int64(int64, int64)")
-def lookup_carry(ctx, old):
+@entry("int64(int64, int64, int64)")
+def lookup_carry(ctx, old, lines):
     """The same of all its entries, without a look at the segment; each of the tables has `LINES`."""
-    carry_entries(ctx, old)
+    carry_entries(ctx, old, lines)
     return 0
 
 
 @entry("int64(int64, int64)")
 def lookup_stamp(ctx, used):
-    """A number that moves when some of the lookup's `used` entries may be left over.
+    """A number that moves when some of a lookup's `used` entries may be left over.
 
     Ranks that leave the lane move it; so does whatever else leaves more entries than its ranks have blocks.
     """
@@ -41,6 +41,13 @@ def lookup_stamp(ctx, used):
 
 @entry("int64(int64, int64, int64)")
 def aliases_move(ctx, old, lines):
-    """Rehash the alias entries of an older table of `lines` lines into the present one."""
+    """As `lookup_move`, of the lookup of aliases."""
     alias_entries_rehash(ctx, old, lines)
+    return 0
+
+
+@entry("int64(int64, int64, int64)")
+def aliases_carry(ctx, old, lines):
+    """As `lookup_carry`, of the lookup of aliases; the tables are of any size."""
+    carry_alias_entries(ctx, old, lines)
     return 0

@@ -9,18 +9,17 @@ which is counted, and it is degraded.
 from __future__ import annotations
 
 from shmtrie.atomics import fence_acquire, ld64, ld64a, pl64, ps64
-from shmtrie.kernels.aliases import own_hash
+from shmtrie.kernels.aliases import own_hashes
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.context import BUSY, C_SEEN, CORRUPT, FULL, HOLE, OK, RETRY, get
 from shmtrie.kernels.coverage import cut_short, word_begin
-from shmtrie.kernels.edges import edge_fits
 from shmtrie.kernels.hooks import Site, at
 from shmtrie.kernels.places import own_word
 from shmtrie.kernels.protocol import node_at
 from shmtrie.kernels.remove import TRIES, cut
 from shmtrie.kernels.resolve import resolve
 from shmtrie.kernels.split import split_apart
-from shmtrie.layout import M32, N_EDGE, N_START, N_VERSION
+from shmtrie.layout import M32, N_START, N_VERSION
 
 # a row of the plan: two words, largest first: node (not 0); depth 32 | number of the hash in the event 21
 DEPTH_AT = 21
@@ -82,14 +81,15 @@ def _remove_run(ctx, slot, rows, i, n, external):
         a = node_at(ctx, node)
         version = ld64a(a + N_VERSION)
         start, low = ld64(a + N_START) & M32, own_word(ctx, a, slot)
+        x, held = own_hashes(ctx, a, slot, low)
         status, lo, taken = RETRY, depth, 1
-        if edge_fits(ctx, ld64(a + N_EDGE)) and depth >= start:
-            if own_hash(ctx, a, slot, low, depth - start) == pl64(external + index * 8):
+        if 0 <= depth - start < held:
+            if ld64(x + (depth - start) * 8) == pl64(external + index * 8):
                 status = OK
             # not below its beginning: an alias extent still has the hashes that went from there
             while i + taken < n and lo - start > word_begin(low):
                 below = pl64(external + (pl64(rows + (i + taken) * 16 + 8) & INDEX) * 8)
-                if own_hash(ctx, a, slot, low, lo - 1 - start) != below:
+                if ld64(x + (lo - 1 - start) * 8) != below:
                     break
                 lo -= 1
                 taken += 1

@@ -1,10 +1,10 @@
 """The lane's private lookup: external hash -> place.
 
-Two open-addressing tables outside the segment. The shared one has 8-byte entries (node 32 | offset in the
-edge 11 | hash tag 21) for the hashes of edges; one entry serves all ranks of the lane, and it is kept in
-parts (``parts``). The alias table has 16-byte entries (hash; node 32 | offset 16 | slot 16) for hashes of
-ranks that have their own. Entries are hints that the segment confirms: the hash in the edge or alias extent,
-and the rank's coverage. So an entry of a node that was reclaimed or used again is either right or ignored.
+Two open-addressing tables outside the segment, both kept in parts (``parts``). The shared one has 8-byte
+entries (node 32 | offset in the edge 11 | hash tag 21) for the hashes of edges; one entry serves all ranks of
+the lane. That of aliases (``alias_lookup``) is for hashes of ranks that have their own. Entries are hints
+that the segment confirms: the hash in the edge or alias extent, and the rank's coverage. So an entry of a
+node that was reclaimed or used again is either right or ignored.
 
 A split by another lane leaves entries that name the old prefix. They are resolved over the suffix links and
 then repaired for the range that will be asked next.
@@ -24,7 +24,6 @@ from shmtrie.kernels.coverage import word_covers
 from shmtrie.kernels.edges import edge_fits
 from shmtrie.kernels.parts import (
     AWAY,
-    LINES,
     P_AWAY,
     P_FREE,
     P_USED,
@@ -288,11 +287,11 @@ def lookup_rehash(ctx, old, lines):
 
 
 @jit
-def carry_entries(ctx, old):
+def carry_entries(ctx, old, lines):
     """Move all entries of what was a hash table into those that have taken its place, by what their lines and
     tags say: none was AWAY from its own line, and each of the tables has `LINES`.
     """
-    for line in range(LINES):
+    for line in range(lines):
         for k in range(8):
             entry = pl64(old + line * LINE + k * 8)
             if lshr(entry, 32) != 0:

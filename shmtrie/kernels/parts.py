@@ -1,12 +1,13 @@
-"""The lane's lookup is in parts, so that it can grow some at a time, which never takes long.
+"""The lane's lookups are in parts, so that they can grow some at a time, which never takes long.
 
 A table of millions of entries takes a good part of a second to rehash, and its lane's events wait meanwhile.
-The directory has a row of two words for each part: address of the lines of its hash table, which may be that
-of others, too, with the logarithm of their number in the low bits; and where the table's words are::
+Each lookup has a directory, with a row of two words for each part: address of the lines of its hash table,
+which may be that of others, too, with the logarithm of their number in the low bits; and where the table's
+words are::
 
     entries | how many more it takes | 1: some entry is `AWAY` lines or more from its own
 
-Bits of a mixed hash, and whether the tag of an entry has them::
+Bits of a mixed hash, and whether the tag of an entry of the shared lookup has them::
 
     0..4 line (tag) | 5..11 line | 12..19 part (tag) | 20..27 (tag) | 28.. line
 
@@ -14,7 +15,7 @@ So where an entry stands and its tag say where it belongs in a table of 4,096 li
 without a look at the segment for its hash: from the line where it stands, five bits of the tag lead back to
 the line that is its own, if that is less than `AWAY` before.
 
-Who grows them is `shmtrie.tables`.
+Entries of the lookup of aliases have their whole hash. Who grows both is `shmtrie.tables`.
 """
 
 from __future__ import annotations
@@ -62,9 +63,15 @@ def known_bits(at, tag):
 
 
 @inl
+def row_of(directory, x):
+    """Address of a directory's row for the mixed hash `x`."""
+    return directory + (lshr(x, PART) & (PARTS - 1)) * ROW
+
+
+@inl
 def part_row(ctx, x):
-    """Address of the directory's row for the mixed hash `x`."""
-    return get(ctx, C_LOOKUP) + (lshr(x, PART) & (PARTS - 1)) * ROW
+    """The same in the shared lookup."""
+    return row_of(get(ctx, C_LOOKUP), x)
 
 
 @inl
@@ -94,21 +101,18 @@ def clear_needs(ctx):
 
 
 @inl
-def add_need(ctx, h):
-    """One more entry is to be put under the hash `h`."""
-    at = get(ctx, C_PART_NEEDS) + (lshr(mix(h), PART) & (PARTS - 1)) * 8
+def add_need(ctx, x):
+    """One more entry is to be put under the mixed hash `x`."""
+    at = get(ctx, C_PART_NEEDS) + (lshr(x, PART) & (PARTS - 1)) * 8
     ps64(at, pl64(at) + 1)
 
 
 @jit
-def _room_by_part(ctx, hashes, n):
-    """0 if a hash table has no room for those of the hashes that are its own; the needs say how many."""
-    clear_needs(ctx)
-    for i in range(n):
-        add_need(ctx, pl64(hashes + i * 8))
+def needs_fit(ctx, directory):
+    """1 if all hash tables have room for the needs of their parts."""
     words, need = 0, 0
     for p in range(PARTS):  # those of one hash table lie side by side
-        row = get(ctx, C_LOOKUP) + p * ROW
+        row = directory + p * ROW
         if pl64(row + D_WORDS) != words:
             words, need = pl64(row + D_WORDS), 0
         need += pl64(get(ctx, C_PART_NEEDS) + p * 8)
@@ -123,4 +127,9 @@ def lookup_room(ctx, hashes, n):
     i = 0
     while i < n and part_room(part_row(ctx, mix(pl64(hashes + i * 8))), n):
         i += 1
-    return 1 if i >= n else _room_by_part(ctx, hashes, n)
+    if i >= n:
+        return 1
+    clear_needs(ctx)
+    for i in range(n):
+        add_need(ctx, mix(pl64(hashes + i * 8)))
+    return needs_fit(ctx, get(ctx, C_LOOKUP))

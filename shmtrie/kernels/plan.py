@@ -8,7 +8,7 @@ node stand; the execution checks them under the gate and plans anew when they mo
 from __future__ import annotations
 
 from shmtrie.atomics import fence_acquire, ld64, ld64a, lshr, pl64
-from shmtrie.kernels.aliases import alias_hash
+from shmtrie.kernels.aliases import own_hashes
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.children import child_find
 from shmtrie.kernels.context import (
@@ -40,10 +40,10 @@ from shmtrie.kernels.context import (
 )
 from shmtrie.kernels.coverage import cov_find, cov_room, word_begin, word_blocks
 from shmtrie.kernels.edges import edge_fits, edge_length, mismatch
-from shmtrie.kernels.lookup import lookup_entry, lookup_prefetch
+from shmtrie.kernels.lookup import lookup_entry
 from shmtrie.kernels.places import is_above, own_word
 from shmtrie.kernels.protocol import node_at, scratch_get, scratch_put
-from shmtrie.kernels.resolve import resolve
+from shmtrie.kernels.resolve import entry_prefetch, resolve
 from shmtrie.layout import (
     COV_ALIAS,
     INTERNAL,
@@ -109,16 +109,12 @@ def _row(ctx, node, version, tail, lo, mid, hi, index, flags):
 
 
 @inl
-def _hashes_differ(ctx, a, slot, low, edge, position, external, m):
+def _hashes_differ(ctx, a, slot, low, position, external, m):
     """Whether the event's hashes of m matched blocks differ from what the rank's word stands for there."""
     if (low & COV_ALIAS) != 0:
-        for k in range(min(m, (low & M12) - position)):
-            found, h = alias_hash(ctx, a, slot, position + k)
-            if found == 0 or h != pl64(external + k * 8):
-                return 1
-        return 0
-    x = get(ctx, C_EXTENTS) + (edge & M32) * LINE + (lshr(edge, 32) + position) * 8
-    return 1 if mismatch(x, external, m) != m else 0
+        m = max(min(m, (low & M12) - position), 0)
+    x, held = own_hashes(ctx, a, slot, low)
+    return 1 if position + m > held or mismatch(x + position * 8, external, m) != m else 0
 
 
 @jit
@@ -158,7 +154,7 @@ def plan_path(ctx, slot, node, depth, local, external, n):
             _, low, _ = cov_find(ctx, a, slot)
             room = cov_room(ctx, a, slot)
             if m > 0:
-                differ = _hashes_differ(ctx, a, slot, low, edge, depth - start, external + i * 8, m)
+                differ = _hashes_differ(ctx, a, slot, low, depth - start, external + i * 8, m)
         fence_acquire()
         if ld64(a + N_VERSION) != version or ld64(a + N_TAIL) != tail:
             return RETRY
@@ -286,10 +282,10 @@ def _moved(ctx, slot, parent, parent_depth, external, lo, hi, here):
     """
     exact = get(ctx, C_EXACT)
     for i in range(lo, min(lo + 8, hi)):
-        lookup_prefetch(ctx, pl64(external + i * 8))
+        entry_prefetch(ctx, slot, pl64(external + i * 8))
     for i in range(lo, hi):
         if i + 8 < hi:
-            lookup_prefetch(ctx, pl64(external + (i + 8) * 8))
+            entry_prefetch(ctx, slot, pl64(external + (i + 8) * 8))
         passed = here + lookup_entry(0, i - lo) if here != 0 else 0
         node, depth = resolve(ctx, slot, pl64(external + i * 8), 2, passed)
         if node == 0 or _on_path(ctx, node, depth) != 0:

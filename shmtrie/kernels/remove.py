@@ -8,12 +8,12 @@ again completes it.
 from __future__ import annotations
 
 from shmtrie.atomics import fence_acquire, ld32, ld64, ld64a, lshr, pl64
-from shmtrie.kernels.aliases import alias_drop, own_hash
+from shmtrie.kernels.aliases import alias_drop, own_hashes
 from shmtrie.kernels.build import jit
 from shmtrie.kernels.children import child_count
 from shmtrie.kernels.context import BUSY, C_MINE, CORRUPT, HOLE, OK, RETRY, get
 from shmtrie.kernels.coverage import cov_find, log_blocks, log_word, without, word_begin, word_blocks
-from shmtrie.kernels.edges import edge_fits, edge_length
+from shmtrie.kernels.edges import edge_length
 from shmtrie.kernels.hooks import Site, at
 from shmtrie.kernels.lists import has_todo
 from shmtrie.kernels.nodes import nodes_high
@@ -28,7 +28,6 @@ from shmtrie.layout import (
     M12,
     M31,
     M32,
-    N_EDGE,
     N_START,
     N_TAIL,
     N_VERSION,
@@ -126,12 +125,13 @@ def remove(ctx, slot, external, n):
             version = ld64a(a + N_VERSION)
             start = ld64(a + N_START) & M32
             low = own_word(ctx, a, slot)
+            x, held = own_hashes(ctx, a, slot, low)
             status, top = RETRY, depth
-            if edge_fits(ctx, ld64(a + N_EDGE)) and depth >= start:
-                if own_hash(ctx, a, slot, low, depth - start) == pl64(external + i * 8):
+            if 0 <= depth - start < held:
+                if ld64(x + (depth - start) * 8) == pl64(external + i * 8):
                     status = OK
                 while i + taken < n and depth > start:
-                    if own_hash(ctx, a, slot, low, depth - 1 - start) != pl64(external + (i + taken) * 8):
+                    if ld64(x + (depth - 1 - start) * 8) != pl64(external + (i + taken) * 8):
                         break
                     depth -= 1
                     taken += 1

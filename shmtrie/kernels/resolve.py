@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from shmtrie.atomics import ld64, lshr, pl64, ps64
-from shmtrie.kernels.alias_lookup import alias_entry_delete, alias_entry_find, alias_entry_put, alias_value
-from shmtrie.kernels.aliases import alias_hash, edge_hash_at
-from shmtrie.kernels.build import jit
-from shmtrie.kernels.context import C_HOLES, get
+from shmtrie.kernels.alias_lookup import (
+    alias_entry_delete,
+    alias_entry_find,
+    alias_entry_put,
+    alias_prefetch,
+    alias_value,
+)
+from shmtrie.kernels.aliases import edge_hash_at, own_hashes
+from shmtrie.kernels.build import inl, jit
+from shmtrie.kernels.context import C_HAS_ALIASES, C_HOLES, get
 from shmtrie.kernels.coverage import cov_max_mine, cov_mine_covers, word_begin
 from shmtrie.kernels.lookup import (
     lookup_delete,
@@ -22,6 +28,14 @@ from shmtrie.layout import COV_ALIAS, M12, M31, M32, N_START, N_TAIL
 
 
 # ------------------------------------------------------------------------------------------------ both
+@inl
+def entry_prefetch(ctx, slot, h):
+    """A rank's hash will be asked for."""
+    lookup_prefetch(ctx, h)
+    if get(ctx, C_HAS_ALIASES) != 0:
+        alias_prefetch(ctx, slot, h)
+
+
 @jit
 def resolve(ctx, slot, h, upward, passed):
     """The place that the rank covers under its own hash `h`: (node, depth), or (0, 0).
@@ -66,10 +80,12 @@ def scrub(ctx, a, node, slot, low, lo, hi):
     begin = ld64(a + N_START) & M32
     lo = max(lo, word_begin(low))
     if (low & COV_ALIAS) != 0:
+        x, held = own_hashes(ctx, a, slot, low)
+        hi = min(hi, held)
         for p in range(lo, hi):
-            found, h = alias_hash(ctx, a, slot, p)
-            if found != 0:
-                alias_entry_delete(ctx, slot, h, node, begin + p)
+            if p + 8 < hi:
+                alias_prefetch(ctx, slot, pl64(x + (p + 8) * 8))
+            alias_entry_delete(ctx, slot, pl64(x + p * 8), node, begin + p)
         return
     others = cov_max_mine(ctx, a, slot)
     x = edge_hash_at(ctx, a, 0)
@@ -89,10 +105,12 @@ def enter(ctx, a, node, slot, low, lo, hi):
     begin = ld64(a + N_START) & M32
     lo = max(lo, word_begin(low))
     if (low & COV_ALIAS) != 0:
+        x, held = own_hashes(ctx, a, slot, low)
+        hi = min(hi, held)
         for p in range(lo, hi):
-            found, h = alias_hash(ctx, a, slot, p)
-            if found != 0:
-                alias_entry_put(ctx, slot, h, node, p)
+            if p + 8 < hi:
+                alias_prefetch(ctx, slot, pl64(x + (p + 8) * 8))
+            alias_entry_put(ctx, slot, pl64(x + p * 8), alias_value(node, p, slot))
         return begin
     x = edge_hash_at(ctx, a, 0)
     exact = get(ctx, C_HOLES)

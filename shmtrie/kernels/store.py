@@ -9,7 +9,7 @@ deepest first, so that a reader sees the store when the word nearest the root co
 from __future__ import annotations
 
 from shmtrie.atomics import ld64, lshr, pl64, ps64
-from shmtrie.kernels.alias_lookup import alias_entry_room
+from shmtrie.kernels.alias_room import alias_room
 from shmtrie.kernels.build import jit
 from shmtrie.kernels.context import (
     BAD_SEQUENCE,
@@ -19,7 +19,6 @@ from shmtrie.kernels.context import (
     C_HOLES,
     C_N_CUTS,
     C_N_TOUCHED,
-    C_NEEDED,
     C_REST,
     C_SEEN,
     C_SEEN_MASK,
@@ -48,12 +47,10 @@ from shmtrie.kernels.plan import (
     FRESH,
     MAX_CUTS,
     T_FLAGS,
-    T_HI,
     T_LO,
     T_LOW,
     T_NEW,
     T_NODE,
-    T_TAIL,
     X_DEPTH,
     X_LOW,
     X_NODE,
@@ -78,7 +75,7 @@ from shmtrie.kernels.resolve import enter, resolve, scrub
 from shmtrie.kernels.sound import set_aside
 from shmtrie.kernels.split import split_apart
 from shmtrie.kernels.transaction import commit, release, undo_all
-from shmtrie.layout import COUNTERS, COV_ALIAS, M12, M31, M32, N_START
+from shmtrie.layout import COUNTERS, COV_ALIAS, M12, M32, N_START
 
 REPLANS = 64
 DUPLICATES = COUNTERS.index("duplicate_stores")
@@ -103,23 +100,6 @@ def repeats(ctx, has_parent, parent, external, n):
                 return 1
             k = (k + 1) & mask
         ps64(table + k * 8, (stamp << 21) | i)
-    return 0
-
-
-@jit
-def _alias_room(ctx):
-    """1 when the alias table has room for what the plan enters there, else 0 and the need.
-
-    A node that gets its first alias enters all that the rank covers in it.
-    """
-    need = 0
-    for k in range(get(ctx, C_N_TOUCHED)):
-        if (row_get(ctx, k, T_FLAGS) & ALIAS) != 0:
-            start = ld64(node_at(ctx, row_get(ctx, k, T_NODE)) + N_START) & M32
-            need += max(row_get(ctx, k, T_HI), row_get(ctx, k, T_TAIL) & M31) - start
-    if alias_entry_room(ctx, need):
-        return 1
-    put(ctx, C_NEEDED, need)
     return 0
 
 
@@ -256,7 +236,7 @@ def store(ctx, slot, has_parent, parent, local, external, n):
             elif status != OK:
                 return status
             continue
-        if status == OK and _alias_room(ctx) == 0:
+        if status == OK and alias_room(ctx, slot, external) == 0:
             return GROW_ALIASES
         if status == OK:
             if get(ctx, C_N_TOUCHED) == 0 and get(ctx, C_N_CUTS) == 0 and get(ctx, C_REST) == n:

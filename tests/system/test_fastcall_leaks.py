@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import resource
 import sys
-import tracemalloc
 from array import array
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,6 +16,7 @@ import pytest
 from shmtrie import fastcall
 from shmtrie.fastcall import Finds
 from shmtrie.scores import OverlapScores
+from tests.system.index_tools import assert_no_leak, references_kept
 from tests.system.ranked import LOCAL, U64, ranked_index
 
 pytestmark = pytest.mark.skipif(not fastcall.available(), reason="no builtins on this interpreter")
@@ -67,28 +67,12 @@ def test_no_leak_of_references_or_memory(fast: Any, name: str) -> None:
     n = 1_000_000 if name in ("array", "list") else 100_000
     repeat(find, value, 1_000)
     counted = (value, None, False, True, b"", find, type(value), OverlapScores, fastcall.find_matches)
-    gc.collect()  # what other tests have left refers to some of it, too
-    before = [sys.getrefcount(item) for item in counted]
-    tracemalloc.start()
-    try:
-        repeat(find, value, 2_000)
-        gc.collect()
-        base = tracemalloc.get_traced_memory()[0]
-        repeat(find, value, 2_000)
-        gc.collect()
-        assert tracemalloc.get_traced_memory()[0] - base < 2_000
-    finally:
-        tracemalloc.stop()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    repeat(find, value, n)
-    assert (
-        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 8_192
-    )  # KiB; one byte a call would be 1 MiB
-    after = [sys.getrefcount(item) for item in counted]
-    assert [abs(a - b) < 200 for a, b in zip(after, before, strict=True)] == [True] * len(counted), (
-        before,
-        after,
-    )
+    assert_no_leak(lambda: repeat(find, value, 2_000), counted)
+    with references_kept(counted):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        repeat(find, value, n)
+        # KiB; one byte a call would be 1 MiB
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 8_192
     assert find is fast.find
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,12 @@ import pytest
 from shmtrie.capacity import Capacity
 from shmtrie.index import Index
 from shmtrie.kernels import growth
-from shmtrie.tables import AT_ONCE, AWAY
-from shmtrie.writer import Writer
+from shmtrie.tables import AT_ONCE, AWAY, Table
 from tests.system.index_tools import assert_valid, open_index, scores
 
 MULTIPLIER = 0x1E3779B97F4A7C15
+SALT = 0x2545F4914F6CDD1D  # of a slot, in the lookup of aliases
+TURN = 1 << 63  # between two ranks' hashes of a block
 BACK = pow(MULTIPLIER, -1, 1 << 64)
 
 
@@ -26,35 +26,40 @@ def hash_of(mixed: int) -> int:
 
 
 def in_one_part(n: int, part: int = 7) -> list[int]:
-    """Hashes whose entries are all in one part."""
-    return [hash_of((k + 1) * 0x9E3779B97F4A7C15 % (1 << 64) & ~(0xFF << 12) | part << 12) for k in range(n)]
+    """Mixed hashes whose entries are all in one part."""
+    return [(k + 1) * 0x9E3779B97F4A7C15 % (1 << 64) & ~(0xFF << 12) | part << 12 for k in range(n)]
 
 
 def in_one_line(n: int, line: int = 4_090) -> list[int]:
-    """Hashes whose entries all belong in one line, in whatever part."""
-    return [hash_of((k + 1) * 0x9E3779B97F4A7C15 % (1 << 64) & ~0xFFF | line) for k in range(n)]
+    """Mixed hashes whose entries all belong in one line, in whatever part."""
+    return [(k + 1) * 0x9E3779B97F4A7C15 % (1 << 64) & ~0xFFF | line for k in range(n)]
 
 
 class Growth:
-    """How often a hash table of the lookup was rehashed, and how often its entries were carried."""
+    """How often a hash table was rehashed, how often its entries were carried, and lines it took."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.calls: list[str] = []
-        for name in ("lookup_move", "lookup_carry"):
+        self.calls: list[tuple[str, int]] = []
+        for name in ("lookup_move", "lookup_carry", "aliases_move", "aliases_carry"):
             monkeypatch.setattr(growth, name, self._counted(name, getattr(growth, name)))
 
     def _counted(self, name: str, kernel: Any) -> Any:
-        def run(*arguments: int) -> int:
-            self.calls.append(name)
-            return int(kernel(*arguments))
+        def run(context: int, old: int, lines: int) -> int:
+            self.calls.append((name.partition("_")[2], lines))
+            return int(kernel(context, old, lines))
 
         run.compile = kernel.compile  # type: ignore[attr-defined]
         return run
 
     def take(self) -> tuple[int, int]:
         """Rehashed, carried since the last time."""
+        calls, self.calls = [name for name, _ in self.calls], []
+        return calls.count("move"), calls.count("carry")
+
+    def take_lines(self) -> int:
+        """Lines of all tables that were moved since the last time."""
         calls, self.calls = self.calls, []
-        return calls.count("lookup_move"), calls.count("lookup_carry")
+        return sum(lines for _, lines in calls)
 
 
 @pytest.fixture
@@ -62,78 +67,117 @@ def grown(monkeypatch: pytest.MonkeyPatch) -> Growth:
     return Growth(monkeypatch)
 
 
-def assert_found(writer: Writer, hashes: list[int]) -> None:
-    """Each entry leads to its place: removed one by one from the end, nothing is left."""
-    for first in range(len(hashes) // 1_000 * 1_000, -1, -1_000):
-        writer.remove(1, hashes[first : first + 1_000][::-1])
-        assert writer._work.context.entries == (first, 0)
-
-
 @pytest.fixture
 def index() -> Iterator[Index]:
-    with open_index(Capacity(blocks=300_000, workers=8, lanes=3)) as made:
+    with open_index(Capacity(blocks=300_000, workers=8, lanes=3, aliases=300_000)) as made:
         yield made
         assert_valid(made)
 
 
-@pytest.mark.parametrize("size", [1, 20, 7_000])
-def test_hashes_that_fall_into_one_part(index: Index, size: int) -> None:
-    """Most parts stay empty; the one of them grows as far as it has to."""
-    hashes = in_one_part(80_000)
-    with index.writer() as writer:
+class Chain:
+    """A chain that rank 1 of a lane holds; with `own` hashes another lane's rank came first with others."""
+
+    def __init__(self, index: Index, own: bool) -> None:
+        self.writer, self.own, self.hashes = index.writer(), own, [0] * 0
+        self._other = index.writer() if own else None
+        self._index = index
+
+    @property
+    def table(self) -> Table:
+        context = self.writer._work.context
+        return context.aliases if self.own else context.lookup
+
+    def spread(self, mixed: int) -> int:
+        """The hash of rank 1 whose entry belongs where this mixed hash says."""
+        if not self.own:
+            return hash_of(mixed)
+        slot = self.writer._work.context._mapped[1, 0][0]
+        return hash_of(mixed) ^ slot * SALT % (1 << 64)
+
+    def append(self, hashes: list[int]) -> None:
+        if self._other is not None:
+            others = [h ^ TURN for h in self.hashes[-1:] + hashes]
+            parent = others.pop(0) if self.hashes else None
+            self._other.store(2, parent, hashes, others)
+        self.writer.store(1, self.hashes[-1] if self.hashes else None, hashes, hashes)
+        self.hashes += hashes
+
+    def grow(self, hashes: list[int], size: int) -> None:
         for first in range(0, len(hashes), size):
-            some = hashes[first : first + size]
-            writer.store(1, hashes[first - 1] if first else None, some, some)
-        lookup = writer._work.context.lookup
-        assert lookup.used == len(hashes) and lookup.n_lines > 2 * AT_ONCE
-        assert scores(index, hashes) == {(1, 0): len(hashes)}
-        for first in range(len(hashes) - 1_000, 0, -1_000):
-            writer.remove(1, hashes[first : first + 1_000][::-1])
-        assert scores(index, hashes) == {(1, 0): 1_000}
-        writer.remove(1, hashes[:1_000])
-        assert scores(index, hashes) == {} and writer._work.context.entries == (0, 0)
+            self.append(hashes[first : first + size])
+
+    def assert_found(self) -> None:
+        """Each entry leads to its place: removed one by one from the end, nothing is left."""
+        ranks = [(1, 0), (2, 0)][: 1 + self.own]
+        n = len(self.hashes)
+        assert scores(self._index, self.hashes) == dict.fromkeys(ranks, n)
+        for first in range((n - 1) // 1_000 * 1_000, -1, -1_000):
+            self.writer.remove(1, self.hashes[first : first + 1_000][::-1])
+            assert self.writer._work.context.entries == ((0, first) if self.own else (first, 0))
+
+    def close(self) -> None:
+        self.writer.close()
+        if self._other is not None:
+            self._other.close()
 
 
-def test_a_rank_with_hashes_in_one_part_is_taken_over(index: Index) -> None:
+@pytest.fixture(params=[False, True], ids=["edges", "own"])
+def chain(index: Index, request: pytest.FixtureRequest) -> Iterator[Chain]:
+    made = Chain(index, request.param)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("size", [20, 7_000])
+def test_hashes_that_fall_into_one_part(chain: Chain, size: int) -> None:
+    """Most parts stay empty; the one of them grows as far as it has to."""
+    chain.append([1])
+    hashes = in_one_part(80_000)
+    chain.grow([chain.spread(mixed) for mixed in hashes], size)
+    assert chain.table.used == len(hashes) + 1 and chain.table.n_lines > 2 * AT_ONCE
+    chain.assert_found()
+
+
+@pytest.mark.parametrize("size", [1, 7])
+def test_short_stores_grow_a_part(chain: Chain, size: int) -> None:
+    chain.append([1])
+    chain.grow([chain.spread(mixed) for mixed in in_one_part(30_000)], size)
+    chain.assert_found()
+
+
+def test_a_rank_with_hashes_in_one_part_is_taken_over(index: Index, chain: Chain) -> None:
     """What a lane reserves for a rank that it takes over says nothing of how its hashes are spread."""
-    hashes = in_one_part(60_000)
-    with index.writer() as writer:
-        writer.store(1, None, hashes, hashes)
-        writer.release(1)
-        with index.writer() as other:
-            other.remove(1, hashes[30_000:])
-            assert other._work.context.entries == (30_000, 0)
-            assert scores(index, hashes) == {(1, 0): 30_000}
+    chain.append([1])
+    chain.grow([chain.spread(mixed) for mixed in in_one_part(60_000)], 60_000)
+    chain.writer.release(1)
+    with index.writer() as other:
+        other.remove(1, chain.hashes[30_000:])
+        assert other._work.context.entries == ((0, 30_000) if chain.own else (30_000, 0))
+        assert scores(index, chain.hashes)[1, 0] == 30_000
 
 
-def test_growth_needs_no_look_at_the_segment(index: Index, grown: Growth) -> None:
+def test_growth_needs_no_look_at_the_segment(chain: Chain, grown: Growth) -> None:
     """Entries are carried by their lines and tags, and are found where they are then."""
-    hashes = np.random.default_rng(5).integers(0, 2**64, 280_000, np.uint64).tolist()
-    with index.writer() as writer:
-        for first in range(0, len(hashes), 500):
-            some = hashes[first : first + 500]
-            writer.store(1, hashes[first - 1] if first else None, some, some)
-        rehashed, carried = grown.take()
-        assert carried > 10 and rehashed <= 4 and writer._work.context.lookup.n_lines >= 12 * AT_ONCE
-        assert scores(index, hashes) == {(1, 0): len(hashes)}
-        assert_found(writer, hashes)
+    chain.grow(np.random.default_rng(5).integers(0, 2**64, 280_000, np.uint64).tolist(), 500)
+    rehashed, carried = grown.take()
+    assert carried > 10 and rehashed <= 4 and chain.table.n_lines >= 12 * AT_ONCE
+    chain.assert_found()
 
 
 @pytest.mark.parametrize("crowd", [100, 248, 249, 300, 3_000])
 def test_entries_far_from_their_line(index: Index, grown: Growth, crowd: int) -> None:
     """A line and its next 31 are full: five bits are too few for what stands behind. Lines are a ring."""
     rest = np.random.default_rng(crowd).integers(0, 2**64, 60_000, np.uint64).tolist()
-    hashes = [*in_one_line(crowd), *rest]
-    with index.writer() as writer:
-        for first in range(0, len(hashes), 50):
-            some = hashes[first : first + 50]
-            writer.store(1, hashes[first - 1] if first else None, some, some)
-            if first == 3_000:
-                far = bool(writer._work.context.lookup._words[0, AWAY])
-                assert far == (crowd > 256) or 240 < crowd <= 256
-        rehashed, carried = grown.take()
-        assert rehashed + carried >= 2 and (rehashed > 0 or crowd < 256)
-        assert_found(writer, hashes)
+    hashes = [hash_of(mixed) for mixed in in_one_line(crowd)] + rest
+    chain = Chain(index, own=False)
+    chain.grow(hashes[:3_050], 50)
+    far = bool(chain.table._words[0, AWAY])
+    assert far == (crowd > 256) or 240 < crowd <= 256
+    chain.grow(hashes[3_050:], 50)
+    rehashed, carried = grown.take()
+    assert rehashed + carried >= 2 and (rehashed > 0 or crowd < 256)
+    chain.assert_found()
+    chain.close()
 
 
 def test_growth_after_a_rank_has_left(index: Index, grown: Growth) -> None:
@@ -160,36 +204,52 @@ def test_growth_after_a_rank_has_left(index: Index, grown: Growth) -> None:
         assert sum(carried for _, carried in seen) > 0
 
 
+def test_growth_of_aliases_after_a_rank_has_left(index: Index, grown: Growth) -> None:
+    """The same of hashes of its own; a rank with many blocks in the other lookup hides them."""
+    chain = Chain(index, own=True)
+    many = np.random.default_rng(4).integers(2**40, 2**60, 25_000, np.uint64).tolist()
+    left = [h ^ TURN for h in many[:10_000]]
+    chain.writer.store(5, None, many, many)
+    chain.writer.store(4, None, many[:10_000], left)
+    assert chain.table.used == len(left)
+    chain.writer.release(4)
+    grown.take()
+    seen = []
+    for first in range(0, 60_000, 500):
+        chain.append(list(range(first + 1, first + 501)))
+        seen.append((*grown.take(), chain.table.used - len(chain.hashes)))
+    assert seen[0] == (0, 0, 10_000)
+    rehashed, _, left_over = next(turn for turn in seen if turn[:2] != (0, 0))
+    assert rehashed > 0 and left_over == 0
+    assert sum(carried for _, carried, _ in seen[-60:]) > 0
+    chain.close()
+
+
 def test_an_interrupted_growth_leaves_the_table_as_it_was(
-    index: Index, monkeypatch: pytest.MonkeyPatch
+    chain: Chain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocks = list(range(1, 60_001))
-    with index.writer() as writer:
-        table = writer._work.context.lookup
-        for name, at in (("lookup_carry", 1), ("lookup_carry", 2), ("lookup_move", 1)):
-            kernel, left = getattr(growth, name), at
+    chain.grow(blocks[:12_000], 500)
+    for name, at in (("carry", 1), ("carry", 2), ("move", 1)):
+        kernel_name = ("aliases_" if chain.own else "lookup_") + name
+        kernel, left = getattr(growth, kernel_name), at
 
-            def interrupted(*arguments: int, kernel: Any = kernel) -> int:
-                nonlocal left
-                left -= 1
-                kernel(*arguments)
-                if left == 0:
-                    raise KeyboardInterrupt
-                return 0
+        def interrupted(*arguments: int, kernel: Any = kernel) -> int:
+            nonlocal left
+            left -= 1
+            kernel(*arguments)
+            if left == 0:
+                raise KeyboardInterrupt
+            return 0
 
-            with monkeypatch.context() as patch:
-                patch.setattr(growth, name, interrupted)
-                held = writer._work.context.entries[0]
-                if name == "lookup_move":  # has to look
-                    table._words[:, AWAY] = 1
-                with suppress(KeyboardInterrupt):
-                    for first in range(held, len(blocks), 500):
-                        some = blocks[first : first + 500]
-                        writer.store(1, blocks[first - 1] if first else None, some, some)
-                held = writer._work.context.entries[0]
-                assert left == 0 and 0 < held < len(blocks) and table.used == held
-        assert scores(index, blocks) == {(1, 0): held}
-        assert_found(writer, blocks[:held])
+        with monkeypatch.context() as patch:
+            patch.setattr(growth, kernel_name, interrupted)
+            if name == "move":  # has to look
+                chain.table._words[:, AWAY] = 1
+            with pytest.raises(KeyboardInterrupt):
+                chain.grow(blocks[len(chain.hashes) :], 500)
+        assert left == 0 and 0 < len(chain.hashes) < len(blocks) and chain.table.used == len(chain.hashes)
+    chain.assert_found()
 
 
 def test_ranks_that_come_and_go_need_no_more_room(index: Index) -> None:
@@ -209,26 +269,37 @@ def test_ranks_that_come_and_go_need_no_more_room(index: Index) -> None:
         assert scores(index, blocks) == {}
 
 
-def test_no_rehash_is_a_long_one(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_growth_takes_long(chain: Chain, grown: Growth) -> None:
     """However many entries there are, few are moved while an event waits."""
-    moved: list[int] = []
-    move = growth.lookup_move
-
-    def watched(context: int, old: int, lines: int) -> int:
-        moved.append(lines)
-        return int(move(context, old, lines))
-
-    monkeypatch.setattr(growth, "lookup_move", watched)
-    blocks = np.arange(1, 250_001, dtype=np.uint64)
+    hashes = np.random.default_rng(7).integers(0, 2**64, 250_000, np.uint64).tolist()
     most = 0
+    for first in range(0, len(hashes), 50):
+        chain.append(hashes[first : first + 50])
+        most = max(most, grown.take_lines())
+    assert chain.table.n_lines >= 12 * AT_ONCE and chain.table.used == len(hashes)
+    assert AT_ONCE <= most <= 2 * AT_ONCE
+    chain.assert_found()
+
+
+def test_a_rename_enters_all_that_the_rank_covers(index: Index) -> None:
+    """One hash of its own, and the rank has all hashes of the node in the lookup of aliases: there is room
+    where they belong, whatever they are.
+    """
     with index.writer() as writer:
-        for first in range(0, len(blocks), 50):
-            moved.clear()
-            some = blocks[first : first + 50]
-            writer.store(1, int(blocks[first - 1]) if first else None, some, some)
-            most = max(most, sum(moved))
-        lookup = writer._work.context.lookup
-        assert lookup.n_lines >= 8 * AT_ONCE and lookup.used == len(blocks)
-        assert AT_ONCE // 2 <= most <= 2 * AT_ONCE
-        writer.remove(1, blocks[::-1])
-        assert writer._work.context.entries == (0, 0)
+        writer.store(3, None, [1], [1])
+        slot = writer._work.context._mapped[3, 0][0]
+        mixed = in_one_part(64_000)
+        chains = [[hash_of(m) ^ slot * SALT % (1 << 64) for m in mixed[k::64]] for k in range(64)]
+        for blocks in chains:
+            for rank in (2, 3):
+                writer.store(rank, None, blocks, blocks)
+        assert writer._work.context.entries == (64_001, 0)
+        for blocks in chains:
+            writer.store(3, blocks[499], blocks[500:501], [blocks[500] ^ TURN])
+        assert writer._work.context.entries == (64_001, 64_000)
+        for blocks in chains:
+            own = [*blocks[:500], blocks[500] ^ TURN, *blocks[501:]]
+            assert scores(index, blocks) == {(2, 0): 1_000, (3, 0): 1_000}
+            writer.remove(3, own[::-1])
+            assert scores(index, blocks) == {(2, 0): 1_000}
+        assert writer._work.context.entries == (64_001, 0)
