@@ -260,6 +260,24 @@ MUTANTS = (
         (("        self.words[c.C_STALE] += 1  # entries", "        self.words[c.C_STALE] += 0  # entries"),),
         (LOOKUP + "test_growth_after_a_rank_has_left",),
     ),
+    Mutant(
+        "aliases of a rank that leaves are not moved",
+        "kernels/alias_lookup.py",
+        ((" or ld32(get(ctx, C_MINE) + slot * 4) == 0:", " or ld32(get(ctx, C_MINE) + slot * 4) < 0:"),),
+        (LOOKUP + "test_growth_of_aliases_after_a_rank_has_left",),
+    ),
+    Mutant(
+        "a plan has room for its aliases",
+        "kernels/alias_room.py",
+        (("    if n == 0 or _alias_needs", "    if n >= 0 or _alias_needs"),),
+        (LOOKUP + "test_hashes_that_fall_into_one_part", LOOKUP + "test_a_rename_enters"),
+    ),
+    Mutant(
+        "entries of a line are carried where they fit",
+        "kernels/lookup.py",
+        (("    if used + n > 8:\n", "    if used + n > 16:\n"),),
+        (LOOKUP + "test_growth_needs_no_look_at_the_segment",),
+    ),
     # -- readers
     Mutant(
         "a reader looks at the version again",

@@ -39,7 +39,7 @@ MUTANTS = (
     # -- recovery
     Mutant(
         "a suffix without a parent is not counted",
-        "kernels/batch.py",
+        "kernels/adopt.py",
         (("if low != 0 and (space == 0 or space_owner(ctx, space) != 0):", "if low != 0:"),),
         (LAPSE + "[blocks beside a split that stopped]",),
     ),

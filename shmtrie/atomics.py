@@ -265,6 +265,16 @@ def ctz(typingctx, value):
 
 
 @intrinsic
+def ones(typingctx, value):
+    """Number of bits that are set."""
+
+    def codegen(context, b, sig, args):
+        return b.ctpop(args[0])
+
+    return I(I), codegen
+
+
+@intrinsic
 def mulhi(typingctx, x, y):
     """High 64 bits of the unsigned product."""
     wide = ir.IntType(128)

@@ -201,7 +201,7 @@ class WriterContext(Context):
             fill=LOOKUP_FILL,
             least=LINES,
             move=lambda old, lines: growth.lookup_move(mine, old, lines),
-            carry=lambda old, lines: growth.lookup_carry(mine, old, lines),
+            carry=lambda old, lines, first, half: growth.lookup_carry(mine, old, first, half),
             stamp=lambda used: int(growth.lookup_stamp(mine, used)),
         )
 
@@ -212,7 +212,7 @@ class WriterContext(Context):
             fill=ALIAS_FILL,
             least=_ALIAS_LINES,
             move=lambda old, lines: growth.aliases_move(mine, old, lines),
-            carry=lambda old, lines: growth.aliases_carry(mine, old, lines),
+            carry=lambda old, lines, first, half: growth.aliases_carry(mine, old, lines),
             stamp=lambda used: int(growth.lookup_stamp(mine, used)),
             any_size=True,
         )

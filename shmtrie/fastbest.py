@@ -27,6 +27,7 @@ from .pyapi import (
     bytes_size,
     call,
     call_one,
+    converted,
     dict_item,
     drop_reference,
     frame_of,
@@ -103,12 +104,9 @@ def _any_number(frame, args, n):
 @jit
 def _converted(frame, args, n, names):
     """The best match for arguments that a Python function has to look at; 0 with an error set."""
-    pair = call(pl64(frame + F_CONVERT), args, n, names)
+    pair = converted(frame, args, n, names)
     if pair == 0:
         return pair
-    if pl64(pl64(frame + F_OPEN_AT)) == 0:  # closed by what the conversion ran
-        drop_reference(pair)
-        return call(pl64(frame + F_CLOSED), args, 0, 0)
     q, n_hashes, held = take_hashes(frame, tuple_item(pair, 0))
     if n_hashes >= 0:
         best = _first(frame, _matches(frame, q, n_hashes, held, 1, tuple_item(pair, 1)))

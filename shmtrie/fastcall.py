@@ -36,6 +36,7 @@ from .pyapi import (
     F_TRUE,
     add_reference,
     call,
+    converted,
     drop_reference,
     frame_of,
     new_object,
@@ -115,12 +116,9 @@ def _scores(frame, q, n, held, early):
 @jit
 def _converted(frame, args, n, names):
     """The answer to arguments that a Python function has to look at; 0 with an error set."""
-    pair = call(pl64(frame + F_CONVERT), args, n, names)
+    pair = converted(frame, args, n, names)
     if pair == 0:
         return pair
-    if pl64(pl64(frame + F_OPEN_AT)) == 0:  # closed by what the conversion ran
-        drop_reference(pair)
-        return call(pl64(frame + F_CLOSED), args, 0, 0)
     early = tuple_item(pair, 1) == pl64(frame + F_TRUE)
     q, n_hashes, held = take_hashes(frame, tuple_item(pair, 0))
     result = _scores(frame, q, n_hashes, held, early) if n_hashes >= 0 else no_memory()

@@ -16,7 +16,7 @@ from .contexts import WriterContext, signed
 from .errors import EventStatus
 from .events import EventParts
 from .fastapply import FastApply
-from .kernels import batch, copy, growth, recover, registry
+from .kernels import adopt, batch, copy, growth, recover, registry
 from .kernels import context as c
 from .lanes import LaneSeat
 from .ranks import RankRegistry
@@ -41,8 +41,9 @@ _KERNELS = (
     growth.lookup_carry,
     growth.lookup_stamp,
     growth.aliases_move,
-    batch.adopt_slot,
-    batch.covered_blocks,
+    growth.aliases_carry,
+    adopt.adopt_slot,
+    adopt.covered_blocks,
     copy.open_lane,
     recover.recover,
     registry.registry_find,

@@ -127,6 +127,16 @@ def is_plain(frame, item):
 
 
 @inl
+def converted(frame, args, n, names):
+    """What a Python function makes of the arguments, a new reference; 0 with an error set."""
+    made = call(pl64(frame + F_CONVERT), args, n, names)
+    if made != 0 and pl64(pl64(frame + F_OPEN_AT)) == 0:  # closed by what the conversion ran
+        drop_reference(made)
+        return call(pl64(frame + F_CLOSED), args, 0, 0)  # raises
+    return made
+
+
+@inl
 def none(frame):
     """A new reference to None."""
     value = pl64(frame + F_NONE)

@@ -16,7 +16,7 @@ from .bytelock import LockFile
 from .contexts import WriterContext, signed
 from .errors import Busy, EventStatus, SegmentRetired
 from .events import KIND_CLEAR, KIND_STORE, EventBatch, EventParts
-from .kernels import batch, registry
+from .kernels import adopt, batch, registry
 from .kernels import context as c
 from .laneinfo import owner_alive
 from .lanes import registry_lock
@@ -214,7 +214,7 @@ class RankRegistry:
         registry.registry_own(context.address, slot, owner, self._lane + 1)
         counted: tuple[int, ...] = ()
         for _ in range(64):  # until two passes agree: no lane has split in between
-            before, counted = counted, batch.covered_blocks(context.address, slot)
+            before, counted = counted, adopt.covered_blocks(context.address, slot)
             if counted == before:
                 break
         plain, aliased, _ = counted
@@ -222,7 +222,7 @@ class RankRegistry:
         context.mine[slot] = c.ALL_ONES  # before: a table that grows keeps only what a rank of the lane needs
         try:
             context.grow(plain, aliased)
-            while (status := batch.adopt_slot(context.address, slot)) != c.OK:
+            while (status := adopt.adopt_slot(context.address, slot)) != c.OK:
                 context.grow_for(status)
         except BaseException:  # else others of the lane count on entries that were not made
             context.unmap_slots([slot])

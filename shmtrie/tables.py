@@ -56,7 +56,8 @@ class Table:
         Of the address and number of older lines: moves their entries into the present ones, those that are
         still needed.
     carry : callable
-        As `move`, of all their entries, but quicker.
+        Of the same, of the first part of the present hash tables, and of how many parts one has if there are
+        two, else 0: as `move`, of all entries, but quicker.
     stamp : callable
         Of the number of entries: a number that moves when some of them may no longer be needed.
     any_size : bool
@@ -70,7 +71,7 @@ class Table:
         fill: float,
         least: int,
         move: Callable[[int, int], object],
-        carry: Callable[[int, int], object],
+        carry: Callable[[int, int, int, int], object],
         stamp: Callable[[int], int],
         any_size: bool = False,
     ) -> None:
@@ -160,13 +161,17 @@ class Table:
     def _replace(self, k: int, new: list[_Group], n: int = 1) -> None:
         """Let new groups take the place of n, from group k on."""
         stamp = self._stamp(self.used)  # before: what is left over from now on is for the next time
-        move = self._carry if self._may_carry(k, n, new, stamp) else self._move
+        is_carried = self._may_carry(k, n, new, stamp)
         old, firsts = list(self._groups), self._firsts
         words, directory = self._words.copy(), self._directory.copy()
         try:
             self._set(slice(k, k + n), [group._replace(stamp=stamp) for group in new])
             for group in old[k : k + n]:
-                move(group.address, group.n_lines)
+                if is_carried:
+                    half = new[0].n_parts if len(new) == 2 else 0
+                    self._carry(group.address, group.n_lines, new[0].first, half)
+                else:
+                    self._move(group.address, group.n_lines)
         except BaseException:  # an interrupt must not leave a table without its entries
             self._groups, self._firsts, self._words[:], self._directory[:] = old, firsts, words, directory
             raise

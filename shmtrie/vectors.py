@@ -187,6 +187,21 @@ def copy_line(typingctx, to, source):
 
 
 @intrinsic
+def pack8(typingctx, to, source, mask):
+    """Copy those of the 8 words at `source` that the mask has, to words side by side."""
+
+    def codegen(context, b, sig, args):
+        v, word = _load8(b, args[1]), pointer(b, args[0], _i64)
+        chosen = b.bitcast(b.trunc(args[2], ir.IntType(8)), ir.VectorType(ir.IntType(1), 8))
+        kind = ir.FunctionType(ir.VoidType(), [_V8, word.type, chosen.type])
+        name = "llvm.masked.compressstore.v8i64"
+        b.call(b.module.globals.get(name) or ir.Function(b.module, kind, name), [v, word, chosen])
+        return _ZERO
+
+    return I(I, I, I), codegen
+
+
+@intrinsic
 def zero_line(typingctx, to):
     """Clear 64 bytes."""
 

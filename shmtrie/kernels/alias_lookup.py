@@ -191,6 +191,20 @@ def alias_entries_rehash(ctx, old, lines):
 def carry_alias_entries(ctx, old, lines):
     """The same of all of them, without a look at the segment."""
     for k in range(lines * 4):
-        value = pl64(old + k * 16 + 8)
-        if value != 0 and value != 1:
-            alias_entry_put(ctx, value & 0xFFFF, pl64(old + k * 16), value)
+        h, value = pl64(old + k * 16), pl64(old + k * 16 + 8)
+        if value == 0 or value == 1:
+            continue
+        x = alias_mix(value & 0xFFFF, h)
+        row = _row(ctx, x)
+        there, mask = part_lines(row)
+        line = _line(x, mask)
+        while True:  # the tables have room for all, and no tombstones
+            b = there + line * LINE
+            m = eq8(b, -1, 0) & VALUES
+            if m != 0:
+                ps64(b + ctz(m) * 8 - 8, h)
+                ps64(b + ctz(m) * 8, value)
+                break
+            line = (line + 1) & mask
+        part_add(row, P_FREE, -1)
+        part_add(row, P_USED, 1)

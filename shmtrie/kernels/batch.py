@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from shmtrie.atomics import ld32, ld64, ld64s, lshr, pl8, pl64, ps8, st32, st64, st64r
-from shmtrie.kernels.alias_lookup import alias_entry_put, alias_mix, alias_part_room, alias_value
 from shmtrie.kernels.build import entry, inl, jit
-from shmtrie.kernels.children import space_owner
+from shmtrie.kernels.children import child_hash, prefetch_child
 from shmtrie.kernels.context import (
     BUSY,
     C_BUSY_LANE,
@@ -15,6 +14,7 @@ from shmtrie.kernels.context import (
     C_N_NODES,
     C_NEEDED,
     C_RECORD,
+    C_SEED,
     C_SEEN_MASK,
     C_STATES,
     CLEAR,
@@ -35,14 +35,10 @@ from shmtrie.kernels.context import (
     get,
     put,
 )
-from shmtrie.kernels.coverage import word_begin, word_blocks
-from shmtrie.kernels.edges import edge_length
 from shmtrie.kernels.holes import remove_exactly
 from shmtrie.kernels.lists import has_todo, push_todo, todo_length
-from shmtrie.kernels.lookup import lookup_has, lookup_put
-from shmtrie.kernels.nodes import nodes_high
-from shmtrie.kernels.parts import add_need, clear_needs, lookup_room, mix, part_room, part_row
-from shmtrie.kernels.places import FOUND, HOPS, hash_at, own_alias, own_word, reached_suffix
+from shmtrie.kernels.lookup import lookup_prefetch
+from shmtrie.kernels.parts import lookup_room
 from shmtrie.kernels.protocol import count, node_at
 from shmtrie.kernels.reclaim import work_todo
 from shmtrie.kernels.registry import rank_slot, refresh_mine, slot_generation, slot_owner, state_at
@@ -51,13 +47,10 @@ from shmtrie.kernels.store import store
 from shmtrie.kernels.transaction import begin, finish, is_retired
 from shmtrie.layout import (
     COUNTERS,
-    COV_ALIAS,
     L_NTODO,
     L_TODO,
     L_TODO_SCAN,
-    M12,
-    M32,
-    N_START,
+    N_TAIL,
     R_DEGRADED,
     R_EVENT_ID,
     R_HAS_EVENT_ID,
@@ -66,6 +59,7 @@ from shmtrie.layout import (
     SLOT_ACTIVE,
 )
 
+AHEAD = 2  # hashes of the next event
 EVENTS, STORED, REMOVED = (COUNTERS.index(x) for x in ("events", "blocks_stored", "blocks_removed"))
 REJECTED = COUNTERS.index("rejected_parent") - 1  # + status
 REJECTED_CORRUPT = COUNTERS.index("rejected_corrupt")
@@ -174,6 +168,19 @@ def apply_event(
     )
 
 
+@inl
+def _look_ahead(ctx, kind, has_parent, parent, local, external, n):
+    """Ask for the memory that an event begins with: it comes while the event before is applied."""
+    if kind == STORE and has_parent != 0:
+        lookup_prefetch(ctx, parent)
+    elif kind == STORE and n > 0:
+        space = lshr(ld64(node_at(ctx, 0) + N_TAIL), 32)
+        prefetch_child(ctx, child_hash(get(ctx, C_SEED), space, pl64(local)))
+    if kind != CLEAR:
+        for k in range(min(n, AHEAD)):
+            lookup_prefetch(ctx, pl64(external + k * 8))
+
+
 @entry("UniTuple(int64, 2)(int64, int64, int64, int64, int64)")
 def apply_events(ctx, columns, first, last, statuses):
     """Apply packed events [first, last): (index of the first one not dealt with, why it stopped there).
@@ -196,7 +203,17 @@ def apply_events(ctx, columns, first, last, statuses):
     parents_given, parents, offsets = pl64(columns + 24), pl64(columns + 32), pl64(columns + 40)
     local, external, ids = pl64(columns + 48), pl64(columns + 56), pl64(columns + 64)
     for i in range(first, last):
-        lo = pl64(offsets + i * 8)
+        lo, hi = pl64(offsets + i * 8), pl64(offsets + i * 8 + 8)
+        if i + 1 < last:
+            _look_ahead(
+                ctx,
+                pl8(kinds + i + 1),
+                pl8(parents_given + i + 1),
+                pl64(parents + i * 8 + 8),
+                local + hi * 8,
+                external + hi * 8,
+                pl64(offsets + i * 8 + 16) - hi,
+            )
         if pl8(kinds + i) == 0:
             ps8(statuses + i, UNSUPPORTED)
             continue
@@ -209,7 +226,7 @@ def apply_events(ctx, columns, first, last, statuses):
             pl64(parents + i * 8),
             local + lo * 8,
             external + lo * 8,
-            pl64(offsets + i * 8 + 8) - lo,
+            hi - lo,
             pl64(ids + i * 8),
             1,
         )
@@ -257,83 +274,3 @@ def take_todo(ctx, other):
     st64r(r + L_TODO_SCAN, 0)
     st64r(r + L_NTODO, 0)
     return n
-
-
-# ---------------------------------------------------------------------------- taking a rank over
-@jit
-def _adopt_node(ctx, slot, node, low):
-    """Enter what a rank covers in a node; OK, or GROW, GROW_ALIASES with the needs."""
-    a = node_at(ctx, node)
-    start = ld64(a + N_START) & M32
-    first, stop = word_begin(low), max(min(low & M12, edge_length(a)), 0)
-    if (low & COV_ALIAS) != 0:
-        for p in range(first, stop):
-            found, h = own_alias(ctx, a, slot, p)
-            if found == 0:
-                continue
-            if not alias_part_room(ctx, slot, h, 1):
-                clear_needs(ctx)
-                for rest in range(p, stop):
-                    add_need(ctx, alias_mix(slot, own_alias(ctx, a, slot, rest)[1]))
-                return GROW_ALIASES
-            alias_entry_put(ctx, slot, h, alias_value(node, p, slot))
-        return OK
-    for p in range(first, stop):
-        found, h = hash_at(ctx, a, start + p)
-        if found == FOUND and lookup_has(ctx, h, node, start + p) == 0:
-            # asked for an entry that is not there yet: a suffix is come by twice, and needs no room then
-            if not part_room(part_row(ctx, mix(h)), 1):
-                clear_needs(ctx)
-                for rest in range(p, stop):
-                    add_need(ctx, mix(hash_at(ctx, a, start + rest)[1]))
-                return GROW
-            lookup_put(ctx, h, node, p)
-    return OK
-
-
-@entry("int64(int64, int64)")
-def adopt_slot(ctx, slot):
-    """Enter into the lookup what a rank covers: the lane takes it over. OK, or GROW, GROW_ALIASES with the
-    need (call again).
-
-    A word that reaches beyond its node's end, looked at when the node has been entered, sends the pass along
-    the suffix chain, whatever ids the suffixes have (M12).
-    """
-    high = nodes_high(ctx)
-    for node in range(1, high):
-        link = node
-        for _ in range(HOPS):
-            if link == 0:
-                break
-            a = node_at(ctx, link)
-            low = own_word(ctx, a, slot)
-            if low == 0:
-                break
-            status = _adopt_node(ctx, slot, link, low)
-            if status != OK:
-                return status
-            link = reached_suffix(ctx, a, low)
-    return OK
-
-
-@entry("UniTuple(int64, 3)(int64, int64)")
-def covered_blocks(ctx, slot):
-    """Blocks that a rank covers under the edges' hashes, and under its own; and a check sum of where.
-
-    Two passes with one result saw no split: one between two looks may count its suffix twice, or not at all.
-    """
-    high = nodes_high(ctx)
-    plain, aliased, check = 0, 0, 0
-    for node in range(1, high):
-        a = node_at(ctx, node)
-        low = own_word(ctx, a, slot)
-        space = lshr(ld64(a + N_START), 32)
-        # not a suffix whose split has stopped before its commit: the prefix has its blocks
-        if low != 0 and (space == 0 or space_owner(ctx, space) != 0):
-            blocks = word_blocks(low, edge_length(a))
-            if (low & COV_ALIAS) != 0:
-                aliased += blocks
-            else:
-                plain += blocks
-            check = mix(check ^ (node << 12) ^ blocks)
-    return plain, aliased, check

@@ -7,7 +7,7 @@ are no tombstones, and a lookup reads two lines at most. A full pair of buckets 
 
 from __future__ import annotations
 
-from shmtrie.atomics import cas64, ctz, fence_acquire, ld64, ld64a, lshr, mulhi, prefetch
+from shmtrie.atomics import cas64, ctz, fence_acquire, ld64, ld64a, lshr, mulhi, ones, prefetch
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.context import (
     C_CHILDREN,
@@ -138,19 +138,11 @@ def entry_of(ctx, space, local, node):
 
 
 @inl
-def _ones(m):
-    n = 0
-    for k in range(BUCKET):
-        n += (m >> k) & 1
-    return n
-
-
-@inl
 def free_word(ctx, h):
     """Address of a free bucket word for a key, or 0."""
     a, b = home_bucket(ctx, h), other_bucket(ctx, h)
     x, y = eq8(a, -1, 0), eq8(b, -1, 0)
-    p, q = _ones(x), _ones(y)
+    p, q = ones(x), ones(y)
     if p > BUCKET - FEW or (p >= q and p > 0):
         return a + ctz(x) * 8
     if q > 0:

@@ -17,10 +17,10 @@ def lookup_move(ctx, old, lines):
     return 0
 
 
-@entry("int64(int64, int64, int64)")
-def lookup_carry(ctx, old, lines):
-    """The same of all its entries, without a look at the segment; each of the tables has `LINES`."""
-    carry_entries(ctx, old, lines)
+@entry("int64(int64, int64, int64, int64)")
+def lookup_carry(ctx, old, first, half):
+    """The same of all its entries, without a look at the segment; see `carry_entries`."""
+    carry_entries(ctx, old, first, half)
     return 0
 
 
@@ -48,6 +48,6 @@ def aliases_move(ctx, old, lines):
 
 @entry("int64(int64, int64, int64)")
 def aliases_carry(ctx, old, lines):
-    """As `lookup_carry`, of the lookup of aliases; the tables are of any size."""
+    """The same of all its entries, without a look at the segment; the tables are of any size."""
     carry_alias_entries(ctx, old, lines)
     return 0

@@ -12,11 +12,12 @@ then repaired for the range that will be asked next.
 
 from __future__ import annotations
 
-from shmtrie.atomics import ctz, ld64, lshr, pl64, prefetch, ps64
+from shmtrie.atomics import ctz, ld64, lshr, ones, pl64, prefetch, ps64
 from shmtrie.kernels.build import inl, jit
 from shmtrie.kernels.context import (
     C_CUTS,
     C_EXTENTS,
+    C_LOOKUP,
     C_N_NODES,
     get,
 )
@@ -24,9 +25,12 @@ from shmtrie.kernels.coverage import word_covers
 from shmtrie.kernels.edges import edge_fits
 from shmtrie.kernels.parts import (
     AWAY,
+    LINES,
     P_AWAY,
     P_FREE,
     P_USED,
+    PART_OF_TAG,
+    ROW,
     TAG,
     known_bits,
     line_of,
@@ -39,7 +43,7 @@ from shmtrie.kernels.parts import (
 from shmtrie.kernels.places import FOUND, hash_at, own_most, own_word, place_of
 from shmtrie.kernels.protocol import count, node_at, scratch_get, scratch_put
 from shmtrie.layout import COUNTERS, COV_ALIAS, LINE, M32, N_EDGE, N_START
-from shmtrie.vectors import eq8
+from shmtrie.vectors import eq8, pack8
 
 OFFSET, PLACE_MASK = 21, 2047
 GROUP = 32  # entries that a rehash moves at a time, in the scratch area of a store's cuts
@@ -85,6 +89,15 @@ def lookup_find(ctx, slot, h, passed):
             break
         line = (line + 1) & mask
     return 0, 0, 0
+
+
+@inl
+def lookup_lacks(ctx, h):
+    """1 if nothing is entered under a hash, as one line can tell; 0 says nothing."""
+    x = mix(h)
+    lines, mask = part_lines(part_row(ctx, x))
+    b = lines + line_of(x, mask) * LINE
+    return 1 if eq8(b, TAG, tag_of(x)) == 0 and eq8(b, -1, 0) != 0 else 0
 
 
 @inl
@@ -286,14 +299,51 @@ def lookup_rehash(ctx, old, lines):
                 lookup_put(ctx, h, node, offset)
 
 
+@inl
+def _carry_line(b, mask, row, line):
+    """Move those entries of a line that the mask has into the same line of another table; 0 if they do not
+    fit.
+    """
+    lines, _ = part_lines(row)
+    to, n = lines + line * LINE, ones(mask)
+    used = ones(~eq8(to, -1, 0) & 255)
+    if used + n > 8:
+        return 0
+    pack8(to + used * 8, b, mask)
+    part_add(row, P_USED, n)
+    part_add(row, P_FREE, -n)
+    return mask
+
+
 @jit
-def carry_entries(ctx, old, lines):
+def carry_entries(ctx, old, first, half):
     """Move all entries of what was a hash table into those that have taken its place, by what their lines and
     tags say: none was AWAY from its own line, and each of the tables has `LINES`.
+
+    Parameters
+    ----------
+    old : int64
+        Address of its lines.
+    first, half : int64
+        The first part, and how many parts the table from there on has; beside it lies another with as many,
+        unless it is 0.
+
+    Notes
+    -----
+    Most entries are in their own line, and go into the same one of either table, all at once.
     """
-    for line in range(lines):
-        for k in range(8):
-            entry = pl64(old + line * LINE + k * 8)
-            if lshr(entry, 32) != 0:
-                x = known_bits(line, entry & TAG)
-                _put_entry(part_row(ctx, x), x, entry)
+    low = get(ctx, C_LOOKUP) + first * ROW
+    high, bit = low + half * ROW, half << PART_OF_TAG
+    for line in range(LINES):
+        b = old + line * LINE
+        rest = ~(eq8(b, -1, 0) | eq8(b, -1, 1)) & 255
+        own = rest & eq8(b, AWAY - 1, line & (AWAY - 1))
+        upper = own & eq8(b, bit, bit) if bit != 0 else 0
+        rest &= ~_carry_line(b, own & ~upper, low, line)
+        if upper != 0:
+            rest &= ~_carry_line(b, upper, high, line)
+        while rest != 0:
+            entry = pl64(b + ctz(rest) * 8)
+            rest &= rest - 1
+            x = known_bits(line, entry & TAG)
+            _put_entry(part_row(ctx, x), x, entry)

@@ -24,9 +24,8 @@ from shmtrie.kernels.context import (
 )
 from shmtrie.kernels.hooks import Site, at
 from shmtrie.kernels.lists import log_undo, pop_undo
-from shmtrie.kernels.protocol import bump_generation, claim_value, count, gate_exclusive, node_at
+from shmtrie.kernels.protocol import bump_generation, claim_value, gate_exclusive, node_at, quarantine
 from shmtrie.layout import (
-    COUNTERS,
     H_EPOCH,
     H_NODES_HIGH,
     INLINE_WORDS,
@@ -38,7 +37,6 @@ from shmtrie.layout import (
     N_EDGE,
     N_INLINE,
     N_OWNER,
-    N_QUARANTINED,
     N_START,
     N_SUFFIX,
     N_TAIL,
@@ -46,7 +44,6 @@ from shmtrie.layout import (
 )
 from shmtrie.vectors import eq16
 
-QUARANTINED = COUNTERS.index("quarantined")
 NODE_HINTS = 256  # private list of node ids that were seen free
 
 
@@ -102,8 +99,7 @@ def _is_usable(ctx, node):
     a = node_at(ctx, node)
     if lshr(ld64(a + N_TAIL), 32) < get(ctx, C_N_NODES):
         return True
-    if cas64(a + N_QUARANTINED, 0, 1) != 0:
-        count(ctx, QUARANTINED, 1)
+    quarantine(ctx, a)
     return False
 
 

@@ -28,6 +28,7 @@ PARTS = 256
 PART = 12  # bits of a mixed hash from here on say which part
 LINES = 1 << PART
 TAG = (1 << 21) - 1
+PART_OF_TAG = 5  # bits of a tag from here on are those of the part
 AWAY = 32  # lines
 D_LINES, D_WORDS = 0, 8  # of the directory
 ROW = 16
@@ -44,7 +45,7 @@ def mix(h):
 @inl
 def tag_of(x):
     """What an entry keeps of a mixed hash: bits 12 to 27, then 0 to 4."""
-    return (lshr(x, PART - 5) & (TAG ^ 31)) | (x & 31)
+    return (lshr(x, PART - PART_OF_TAG) & (TAG ^ (AWAY - 1))) | (x & (AWAY - 1))
 
 
 @inl
@@ -58,8 +59,8 @@ def known_bits(at, tag):
     """Bits 0 to 27 of an entry's mixed hash, by its tag and a line less than AWAY behind its own; in a table
     of `LINES`.
     """
-    own = (at - ((at - tag) & 31)) & (LINES - 1)
-    return own | ((tag >> 5) << PART)
+    own = (at - ((at - tag) & (AWAY - 1))) & (LINES - 1)
+    return own | ((tag >> PART_OF_TAG) << PART)
 
 
 @inl

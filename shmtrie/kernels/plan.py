@@ -10,7 +10,7 @@ from __future__ import annotations
 from shmtrie.atomics import fence_acquire, ld64, ld64a, lshr, pl64
 from shmtrie.kernels.aliases import own_hashes
 from shmtrie.kernels.build import inl, jit
-from shmtrie.kernels.children import child_find
+from shmtrie.kernels.children import child_find, child_hash, prefetch_child
 from shmtrie.kernels.context import (
     BAD_SEQUENCE,
     C_BUSY_NODE,
@@ -18,11 +18,13 @@ from shmtrie.kernels.context import (
     C_EXACT,
     C_EXTENTS,
     C_FULL_TABLE,
+    C_HAS_ALIASES,
     C_N_CUTS,
     C_N_TOUCHED,
     C_REST,
     C_REST_DEPTH,
     C_REST_NODE,
+    C_SEED,
     C_SPLIT_DEPTH,
     C_SPLIT_NODE,
     C_TOUCHED,
@@ -40,7 +42,7 @@ from shmtrie.kernels.context import (
 )
 from shmtrie.kernels.coverage import cov_find, cov_room, word_begin, word_blocks
 from shmtrie.kernels.edges import edge_fits, edge_length, mismatch
-from shmtrie.kernels.lookup import lookup_entry
+from shmtrie.kernels.lookup import lookup_entry, lookup_lacks
 from shmtrie.kernels.places import is_above, own_word
 from shmtrie.kernels.protocol import node_at, scratch_get, scratch_put
 from shmtrie.kernels.resolve import entry_prefetch, resolve
@@ -148,6 +150,10 @@ def plan_path(ctx, slot, node, depth, local, external, n):
                 return SUSPECT
             if depth < start or depth > end:
                 return RETRY
+            if n - i > end - depth:  # where the next child is, if there is one
+                prefetch_child(
+                    ctx, child_hash(get(ctx, C_SEED), lshr(tail, 32), pl64(local + (i + end - depth) * 8))
+                )
             if depth < end:
                 x = get(ctx, C_EXTENTS) + (edge & M32) * LINE + (depth - start) * 8
                 m = mismatch(x, local + i * 8, min(n - i, end - depth))
@@ -280,12 +286,14 @@ def _moved(ctx, slot, parent, parent_depth, external, lo, hi, here):
     `here` is the lookup entry of the new place of hash `lo`, or 0. Most hashes of a store that other ranks
     of the lane have as well lead there and nowhere else, which the entry alone tells.
     """
-    exact = get(ctx, C_EXACT)
+    exact, plain_only = get(ctx, C_EXACT), get(ctx, C_HAS_ALIASES) == 0
     for i in range(lo, min(lo + 8, hi)):
         entry_prefetch(ctx, slot, pl64(external + i * 8))
     for i in range(lo, hi):
         if i + 8 < hi:
             entry_prefetch(ctx, slot, pl64(external + (i + 8) * 8))
+        if plain_only and lookup_lacks(ctx, pl64(external + i * 8)) != 0:
+            continue
         passed = here + lookup_entry(0, i - lo) if here != 0 else 0
         node, depth = resolve(ctx, slot, pl64(external + i * 8), 2, passed)
         if node == 0 or _on_path(ctx, node, depth) != 0:

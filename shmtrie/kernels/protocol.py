@@ -31,11 +31,13 @@ from shmtrie.kernels.hooks import Site, at
 from shmtrie.kernels.lists import pop_gate, push_gate, push_todo
 from shmtrie.layout import (
     CLAIM_OP_BITS,
+    COUNTERS,
     GATE_OWNER,
     GATE_SHARED,
     L_COUNTERS,
     M32,
     N_GATE,
+    N_QUARANTINED,
     N_VERSION,
     NODE_BYTES,
 )
@@ -44,6 +46,14 @@ GATE_TRIES = 16
 DRAIN_SPINS = 256  # about 10 us of pauses; a holder that is not running will not leave sooner
 OWNER_MASK = 0xFF << GATE_OWNER
 CLAIM_OP_MASK = (1 << CLAIM_OP_BITS) - 1
+QUARANTINED = COUNTERS.index("quarantined")
+
+
+@inl
+def quarantine(ctx, a):
+    """Mark a node as damaged; it counts once."""
+    if cas64(a + N_QUARANTINED, 0, 1) != 0:
+        count(ctx, QUARANTINED, 1)
 
 
 @inl

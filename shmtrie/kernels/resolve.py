@@ -101,24 +101,20 @@ def scrub(ctx, a, node, slot, low, lo, hi):
 
 @jit
 def enter(ctx, a, node, slot, low, lo, hi):
-    """Enter positions [lo, hi), as far as a rank's word `low` covers them; the lane has none of them."""
+    """Enter positions [lo, hi), as far as a rank's word `low` covers them; the lane has none of them.
+
+    The plan has just looked for them, so where they belong is in the cache.
+    """
     begin = ld64(a + N_START) & M32
     lo = max(lo, word_begin(low))
     if (low & COV_ALIAS) != 0:
         x, held = own_hashes(ctx, a, slot, low)
-        hi = min(hi, held)
-        for p in range(lo, hi):
-            if p + 8 < hi:
-                alias_prefetch(ctx, slot, pl64(x + (p + 8) * 8))
+        for p in range(lo, min(hi, held)):
             alias_entry_put(ctx, slot, pl64(x + p * 8), alias_value(node, p, slot))
         return begin
     x = edge_hash_at(ctx, a, 0)
     exact = get(ctx, C_HOLES)
-    for p in range(lo, min(lo + 8, hi)):
-        lookup_prefetch(ctx, pl64(x + p * 8))
     for p in range(lo, hi):
-        if p + 8 < hi:
-            lookup_prefetch(ctx, pl64(x + (p + 8) * 8))
         # the ranks of a lane begin and end where they like there: what one needs another may have entered
         if exact == 0 or lookup_has(ctx, pl64(x + p * 8), node, begin + p) == 0:
             lookup_put(ctx, pl64(x + p * 8), node, p)

@@ -17,9 +17,8 @@ from shmtrie.kernels.build import jit
 from shmtrie.kernels.context import C_N_NODES, C_N_SLOTS, CORRUPT, OK, RETRY, get
 from shmtrie.kernels.coverage import head_fits, head_form, head_words
 from shmtrie.kernels.edges import edge_fits
-from shmtrie.kernels.protocol import bump, count, gate_exclusive, node_at
+from shmtrie.kernels.protocol import bump, gate_exclusive, node_at, quarantine
 from shmtrie.layout import (
-    COUNTERS,
     FORM_DENSE,
     FORM_LIST,
     M31,
@@ -32,8 +31,6 @@ from shmtrie.layout import (
     N_TAIL,
     NO_SPACE,
 )
-
-QUARANTINED = COUNTERS.index("quarantined")
 
 
 @jit
@@ -76,8 +73,7 @@ def sound(ctx, node):
 @jit
 def mark(ctx, a):
     """Quarantine a node. Gate: exclusive. Crash: whoever meets the node next goes on."""
-    if cas64(a + N_QUARANTINED, 0, 1) != 0:
-        count(ctx, QUARANTINED, 1)
+    quarantine(ctx, a)
     edge = ld64(a + N_EDGE)
     if edge != 0 and cas64(a + N_EDGE, edge, 0) != 0:
         bump(a)

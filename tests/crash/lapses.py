@@ -14,7 +14,7 @@ from numba import njit
 import shmtrie.ranks
 from shmtrie.capacity import Capacity
 from shmtrie.index import Index
-from shmtrie.kernels import batch, hooks
+from shmtrie.kernels import adopt, hooks
 from shmtrie.kernels.context import C_CLAIMS, C_HOOK, C_LANE
 from shmtrie.kernels.extents import claim_lines, free_claim
 from shmtrie.kernels.hooks import HookAbandon, Site
@@ -160,7 +160,7 @@ def verify_beside_a_claim_that_was_not_made() -> None:
 
 def an_adoption_that_is_interrupted() -> None:
     """Others of the lane do not rely on entries that it has not made."""
-    real, calls = batch.adopt_slot, [0]
+    real, calls = adopt.adopt_slot, [0]
 
     def once(*arguments: Any) -> Any:
         calls[0] += 1
@@ -171,13 +171,13 @@ def an_adoption_that_is_interrupted() -> None:
     with opened() as index, index.writer() as first, index.writer() as second:
         first.store(2, None, [1, 2, 3], [101, 102, 103])
         first.release(2)
-        shmtrie.ranks.batch.adopt_slot = once  # type: ignore[assignment]
+        shmtrie.ranks.adopt.adopt_slot = once  # type: ignore[assignment]
         try:
             second.remove(2, [999])
         except KeyboardInterrupt:
             pass
         finally:
-            shmtrie.ranks.batch.adopt_slot = real
+            shmtrie.ranks.adopt.adopt_slot = real
         second.store(1, None, [1, 2, 3], [101, 102, 103])
         second.remove(1, [101, 102, 103])
         expect(scores(index, [1, 2, 3]) == {(2, 0): 3}, scores(index, [1, 2, 3]))

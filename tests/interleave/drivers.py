@@ -28,7 +28,7 @@ class Drivers:
 
     def __init__(self, program: Program, world: World) -> None:
         self._program, self._world = program, world
-        self.batch, self.find = program["batch"], program["find"]
+        self.batch, self.adopt, self.find = program["batch"], program["adopt"], program["find"]
         self.recovery, self.registry = program["recover"], program["registry"]
 
     def _load(self, m: Memory, address: int, what: str) -> Run:
@@ -118,12 +118,12 @@ class Drivers:
         slot, generation = self._world.slot(rank)
         counted: tuple[int, ...] = ()
         for _ in range(8):
-            before, counted = counted, (yield from self.batch.covered_blocks(m, ctx, slot))
+            before, counted = counted, (yield from self.adopt.covered_blocks(m, ctx, slot))
             if counted == before:
                 break
         at = states + slot * RANK_STATE_BYTES + R_BLOCKS
         yield from self._store(m, at, counted[0] + counted[1], "_adopt")
         mine = context.get(c.C_MINE) + slot * 4
         m.put32(mine, c.ALL_ONES)
-        yield from self.batch.adopt_slot(m, ctx, slot)
+        yield from self.adopt.adopt_slot(m, ctx, slot)
         yield from self.registry.rank_map_put(m, ctx, signed(rank[0]), rank[1], slot, generation)
