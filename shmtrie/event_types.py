@@ -67,37 +67,40 @@ class RouterEvent(msgspec.Struct):
     storage_tier: str = _DEVICE
     residency_domain: str | msgspec.UnsetType | None = msgspec.UNSET
 
-    @property
-    def in_tier(self) -> bool:
-        """Whether the event speaks of device memory."""
-        return self.storage_tier == _DEVICE
 
-    @property
-    def in_domain(self) -> bool:
-        """Whether the event speaks of the worker's own cache; absent means that it does."""
-        return self.residency_domain is msgspec.UNSET or self.residency_domain == _OWN_DOMAIN
+def in_tier(event: RouterEvent | WireEvent) -> bool:
+    """Whether the event speaks of device memory."""
+    return event.storage_tier == _DEVICE
+
+
+def in_domain(event: RouterEvent | WireEvent) -> bool:
+    """Whether the event speaks of the worker's own cache; absent means that it does."""
+    return event.residency_domain is msgspec.UNSET or event.residency_domain == _OWN_DOMAIN
 
 
 # msgspec has no externally tagged unions, so the wire has structs of its own around the shared ones.
-class _WireData(msgspec.Struct):
+class _WireData(msgspec.Struct, gc=False):
     stored: KvCacheStoreData | msgspec.UnsetType = msgspec.UNSET
     removed: KvCacheRemoveData | msgspec.UnsetType = msgspec.UNSET
 
 
-class _WireEvent(msgspec.Struct):
+class _WireEvent(msgspec.Struct, gc=False):
     event_id: int
     data: _WireData | Literal["cleared"]
     dp_rank: int = 0
 
 
-class _WireRouterEvent(msgspec.Struct):
+class WireEvent(msgspec.Struct, gc=False):
+    """A `RouterEvent` as it is written; its event's data is for `content_of`."""
+
     worker_id: int
     event: _WireEvent
     storage_tier: str = _DEVICE
     residency_domain: str | msgspec.UnsetType | None = msgspec.UNSET
 
 
-_decoder: Final = msgspec.json.Decoder(_WireRouterEvent)
+#: One event from its JSON; raises as `decode_event`.
+decode_wire: Final = msgspec.json.Decoder(WireEvent).decode
 _encoder: Final = msgspec.json.Encoder()
 
 
@@ -121,19 +124,22 @@ def decode_event(data: bytes | bytearray | memoryview | str) -> RouterEvent:
     TypeError
         If `data` is neither bytes nor str.
     """
-    wire = _decoder.decode(data)
-    tagged = wire.event.data
-    content: KvCacheStoreData | KvCacheRemoveData | Literal["cleared"]
-    if isinstance(tagged, str):
-        content = tagged
-    elif tagged.stored is not msgspec.UNSET and tagged.removed is msgspec.UNSET:
-        content = tagged.stored
-    elif tagged.removed is not msgspec.UNSET and tagged.stored is msgspec.UNSET:
-        content = tagged.removed
-    else:
-        raise ValueError('event data must be {"stored": ...}, {"removed": ...} or "cleared"')
-    event = KvCacheEvent(wire.event.event_id, content, wire.event.dp_rank)
+    wire = decode_wire(data)
+    event = KvCacheEvent(wire.event.event_id, content_of(wire), wire.event.dp_rank)
     return RouterEvent(wire.worker_id, event, wire.storage_tier, wire.residency_domain)
+
+
+def content_of(wire: WireEvent) -> KvCacheStoreData | KvCacheRemoveData | Literal["cleared"]:
+    """The `data` of the `KvCacheEvent` that a wire event stands for; ValueError if there is none."""
+    tagged = wire.event.data
+    if isinstance(tagged, str):
+        return tagged
+    stored, removed = tagged.stored, tagged.removed
+    if removed is msgspec.UNSET and stored is not msgspec.UNSET:
+        return stored
+    if stored is msgspec.UNSET and removed is not msgspec.UNSET:
+        return removed
+    raise ValueError('event data must be {"stored": ...}, {"removed": ...} or "cleared"')
 
 
 def encode_event(event: RouterEvent) -> bytes:

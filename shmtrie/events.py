@@ -1,19 +1,31 @@
-"""Events as indexes take them in: one event checked and taken apart, and `EventBatch`, many in arrays.
+"""Events as indexes take them in: `EventBatch`, many in arrays; and all else about events, by import.
 
-The structs and their JSON are in `event_types`, the argument checks in `arguments`; both are to be had from
-here, so that this is the one module to import for events.
+Structs and their JSON are in `event_types`, one event taken apart is in `event_parts`, the argument checks
+are in `arguments`; all are to be had from here, so that this is the one module to import for events.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeAlias
+from itertools import chain
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from .arguments import as_rank, as_ranks, as_u64, as_worker_id, hash_array, offset_array
+from .event_parts import (
+    KIND_CLEAR,
+    KIND_NONE,
+    KIND_REMOVE,
+    KIND_STORE,
+    EventLike,
+    EventParts,
+    check_parts,
+    split_event,
+    take_apart,
+)
 from .event_types import (
     KvCacheEvent,
     KvCacheRemoveData,
@@ -31,6 +43,7 @@ __all__ = [
     "KIND_REMOVE",
     "KIND_STORE",
     "EventBatch",
+    "EventLike",
     "EventParts",
     "KvCacheEvent",
     "KvCacheRemoveData",
@@ -46,118 +59,11 @@ __all__ = [
     "encode_event",
     "hash_array",
     "offset_array",
-    "read_event",
     "split_event",
     "take_apart",
 ]
 
-KIND_NONE: Final = 0
-KIND_STORE: Final = 1
-KIND_REMOVE: Final = 2
-KIND_CLEAR: Final = 3
-
-EventLike: TypeAlias = "RouterEvent | bytes | bytearray | memoryview | str"
-"""An event or its JSON."""
-
-
-class EventParts(NamedTuple):
-    """One checked event, taken apart.
-
-    Parameters
-    ----------
-    kind : int
-        `KIND_STORE`, `KIND_REMOVE`, `KIND_CLEAR`, or `KIND_NONE` for an event that is not supported.
-    rank : WorkerWithDpRank
-        The rank that it is about.
-    parent : int or None
-        Unsigned external hash behind which a store goes; None is the root.
-    local : ndarray of uint64, shape (n,)
-        Local hashes of a store; zeros for a remove.
-    external : ndarray of uint64, shape (n,)
-        External hashes of a store or remove.
-    event_id : int
-        0 <= event_id < 2**64.
-    """
-
-    kind: int
-    rank: WorkerWithDpRank
-    parent: int | None
-    local: npt.NDArray[np.uint64]
-    external: npt.NDArray[np.uint64]
-    event_id: int
-
-
 _NO_HASHES: Final = np.empty(0, np.uint64)
-
-
-def split_event(event: EventLike) -> EventParts:
-    """Check an event and take it apart.
-
-    Parameters
-    ----------
-    event : RouterEvent or its JSON
-        A "cleared" event counts whatever its storage tier: engines clear all tiers at once.
-
-    Returns
-    -------
-    EventParts
-        Kind `KIND_NONE` and no hashes if the event is about another storage tier or residency domain.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If it is no event or holds anything of a wrong type or out of range.
-    """
-    return check_parts(*take_apart(read_event(event)))
-
-
-def check_parts(kind: int, rank: Any, parent: Any, local: Any, external: Any, event_id: Any) -> EventParts:
-    """Check and convert what `take_apart` gives; raises as `split_event`."""
-    checked, event_id = as_rank(rank), as_u64(event_id)
-    if kind == KIND_NONE:
-        return EventParts(kind, checked, None, _NO_HASHES, _NO_HASHES, event_id)
-    parent = None if parent is None else as_u64(parent)
-    hashes = hash_array(external)
-    return EventParts(
-        kind, checked, parent, np.zeros_like(hashes) if local is None else hash_array(local), hashes, event_id
-    )
-
-
-def read_event(event: EventLike) -> RouterEvent:
-    """An event that may be JSON as a struct; TypeError or ValueError if it is neither."""
-    if isinstance(event, RouterEvent):
-        return event
-    if isinstance(event, (bytes, bytearray, memoryview, str)):
-        return decode_event(event)
-    raise TypeError(f"expected a RouterEvent or its JSON, got {type(event).__name__}")
-
-
-def take_apart(event: RouterEvent) -> tuple[int, Any, Any, Any, Any, Any]:
-    """The fields of `EventParts` as they were written, hashes as lists; the local ones of a remove are None.
-
-    Raises
-    ------
-    TypeError
-        If what is in the event is of no kind that there is. Ids, ranks and hashes are not looked at.
-    """
-    inner = event.event
-    if not isinstance(inner, KvCacheEvent):
-        raise TypeError(f"expected a KvCacheEvent, got {type(inner).__name__}")
-    rank, event_id, data = (event.worker_id, inner.dp_rank), inner.event_id, inner.data
-    if isinstance(data, KvCacheStoreData):
-        if event.in_tier and event.in_domain:
-            blocks = data.blocks
-            local, external = [x.tokens_hash for x in blocks], [x.block_hash for x in blocks]
-            return KIND_STORE, rank, data.parent_hash, local, external, event_id
-    elif isinstance(data, KvCacheRemoveData):
-        if event.in_tier and event.in_domain:
-            return KIND_REMOVE, rank, None, None, data.block_hashes, event_id
-    elif isinstance(data, str) and data == "cleared":
-        if event.in_domain:
-            return KIND_CLEAR, rank, None, (), (), event_id
-    else:
-        raise TypeError(f"event data must be a store, a remove or 'cleared', got {type(data).__name__}")
-    return KIND_NONE, rank, None, (), (), event_id
 
 
 def _narrow(values: Any, dtype: type[np.unsignedinteger[Any]], name: str) -> npt.NDArray[Any]:
@@ -170,6 +76,11 @@ def _narrow(values: Any, dtype: type[np.unsignedinteger[Any]], name: str) -> npt
     if len(found) and not 0 <= int(found.min()) <= int(found.max()) <= np.iinfo(dtype).max:
         raise ValueError(f"{name} must stay in [0, {np.iinfo(dtype).max}]")
     return np.ascontiguousarray(found, dtype)
+
+
+def _named(i: int, error: Exception) -> Exception:
+    """What is wrong with event `i`."""
+    return (TypeError if isinstance(error, TypeError) else ValueError)(f"event {i}: {error}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -248,26 +159,83 @@ class EventBatch:
         TypeError, ValueError
             If one of them is wrong; says which.
         """
-        parts = []
+        taken = []
         for i, event in enumerate(events):
             try:
-                parts.append(split_event(event))
-            except TypeError as error:
-                raise TypeError(f"event {i}: {error}") from error
-            except ValueError as error:
-                raise ValueError(f"event {i}: {error}") from error
-        offsets = np.zeros(len(parts) + 1, np.int64)
-        np.cumsum([len(p.external) for p in parts], out=offsets[1:])
+                taken.append(take_apart(event))
+            except (TypeError, ValueError) as error:
+                raise _named(i, error) from error
+        batch = cls._from_lists(taken)
+        if batch is None:  # one of them is wrong, or no list of plain ints
+            parts = []
+            for i, fields in enumerate(taken):
+                try:
+                    parts.append(check_parts(*fields))
+                except (TypeError, ValueError) as error:
+                    raise _named(i, error) from error
+            batch = cls._packed(
+                [p.kind for p in parts],
+                [p.rank.worker_id for p in parts],
+                [p.rank.dp_rank for p in parts],
+                [p.parent for p in parts],
+                [len(p.external) for p in parts],
+                np.concatenate([p.local for p in parts] or [_NO_HASHES]),
+                np.concatenate([p.external for p in parts] or [_NO_HASHES]),
+                [p.event_id for p in parts],
+            )
+        return batch
+
+    @classmethod
+    def _from_lists(cls, taken: list[tuple[int, Any, Any, Any, Any, Any]]) -> EventBatch | None:
+        """The same of what `take_apart` gives, all checked at once; None if anything is unusual."""
+        kinds, ranks, parents, local, external, ids = zip(*taken, strict=True) if taken else [()] * 6
+        workers, dp_ranks = [rank[0] for rank in ranks], [rank[1] for rank in ranks]
+        if not {list, tuple}.issuperset(map(type, external)):
+            return None
+        if not {int}.issuperset(map(type, chain(workers, dp_ranks))):
+            return None
+        if taken and min(workers) < 0:  # not the one that it has the bits of
+            return None
+        lengths = list(map(len, external))
+        every = [[0] * n if some is None else some for some, n in zip(local, lengths, strict=True)]
+        try:
+            return cls._packed(
+                kinds,
+                workers,
+                dp_ranks,
+                parents,
+                lengths,
+                hash_array(list(chain.from_iterable(every))),
+                hash_array(list(chain.from_iterable(external))),
+                ids,
+            )
+        except (TypeError, ValueError):
+            return None
+
+    @classmethod
+    def _packed(
+        cls,
+        kinds: Sequence[int],
+        workers: Sequence[int],
+        dp_ranks: Sequence[int],
+        parents: Sequence[int | None],
+        lengths: Sequence[int],
+        local: npt.NDArray[np.uint64],
+        external: npt.NDArray[np.uint64],
+        ids: Sequence[int],
+    ) -> EventBatch:
+        offsets = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
         return cls(
-            np.array([p.kind for p in parts], np.uint8),
-            np.array([p.rank.worker_id for p in parts], np.uint64),
-            np.array([p.rank.dp_rank for p in parts], np.uint32),
-            np.array([p.parent is not None for p in parts], np.uint8),
-            np.array([p.parent or 0 for p in parts], np.uint64),
+            np.array(kinds, np.uint8),
+            hash_array(workers),
+            _narrow(dp_ranks, np.uint32, "dp_rank"),
+            np.array([parent is not None for parent in parents], np.uint8),
+            hash_array([0 if parent is None else parent for parent in parents]),
             offsets,
-            np.concatenate([p.local for p in parts] or [_NO_HASHES]),
-            np.concatenate([p.external for p in parts] or [_NO_HASHES]),
-            np.array([p.event_id for p in parts], np.uint64),
+            local,
+            external,
+            hash_array(ids),
         )
 
     def __len__(self) -> int:

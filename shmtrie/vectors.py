@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from shmtrie.addresses import pointer
@@ -93,6 +94,20 @@ def max16(typingctx, a, mask):
     def codegen(context, b, sig, args):
         v = b.and_(_load16(b, args[0]), _splat(b, b.trunc(args[1], _i32), 16))
         return b.zext(_reduce_max(b, v), _i64)
+
+    return I(I, I), codegen
+
+
+@intrinsic
+def largest(typingctx, a, n):
+    """The largest of n u32, a multiple of 16; 0 for none."""
+
+    def codegen(context, b, sig, args):
+        best = cgutils.alloca_once_value(b, ir.Constant(_V16, [0] * 16))
+        with cgutils.for_range(b, b.lshr(args[1], ir.Constant(_i64, 4))) as loop:
+            v, top = _load16(b, b.add(args[0], b.shl(loop.index, ir.Constant(_i64, 6)))), b.load(best)
+            b.store(b.select(b.icmp_unsigned(">", v, top), v, top), best)
+        return b.zext(_reduce_max(b, b.load(best)), _i64)
 
     return I(I, I), codegen
 

@@ -21,7 +21,6 @@ from .events import (
     EventLike,
     EventParts,
     check_parts,
-    read_event,
     take_apart,
 )
 from .fastapply import DONE, LOOK, NOT_DONE
@@ -184,7 +183,7 @@ class Writer:
             If it is no event.
         """
         # the builtin checks what it takes; no id means to it that none is to be noted
-        rough = take_apart(read_event(event))
+        rough = take_apart(event)
         done = NOT_DONE if rough[-1] is None else self._apply(*rough)
         if done != DONE:
             parts = check_parts(*rough)

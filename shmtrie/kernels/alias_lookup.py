@@ -198,7 +198,7 @@ def carry_alias_entries(ctx, old, lines):
         row = _row(ctx, x)
         there, mask = part_lines(row)
         line = _line(x, mask)
-        while True:  # the tables have room for all, and no tombstones
+        for _ in range(mask + 1):  # the tables have room for all, and no tombstones
             b = there + line * LINE
             m = eq8(b, -1, 0) & VALUES
             if m != 0:

@@ -20,7 +20,7 @@ from shmtrie.kernels.context import (
 from shmtrie.kernels.find import was_assigned
 from shmtrie.kernels.walk import walk
 from shmtrie.layout import M32, R_BLOCKS, RANK_STATE_BYTES
-from shmtrie.vectors import clamp16, copy_record, eq16, max16
+from shmtrie.vectors import copy_record, eq16, largest, zero_line
 
 
 @inl
@@ -63,9 +63,7 @@ def _is_before(ctx, slot, other):
 def _greatest(ctx, seen, dense):
     """The greatest depth of the slots."""
     depths, slots = get(ctx, C_DEPTHS), get(ctx, C_SLOTS)
-    top = 0
-    for i in range(0, dense, 16):
-        top = max(top, max16(depths + i * 4, -1))
+    top = largest(depths, (dense + 15) & ~15)
     if dense == 0:
         for i in range(seen):
             top = max(top, ld32(depths + ld32(slots + i * 4) * 4))
@@ -123,7 +121,7 @@ def _select(ctx, seen, dense, epoch, count, among, n_among):
         k += 1
     slots = get(ctx, C_SLOTS)
     for i in range(0, dense, 16):
-        clamp16(depths + i * 4, 0)
+        zero_line(depths + i * 4)
     if dense == 0:
         for i in range(seen):
             st32(depths + ld32(slots + i * 4) * 4, 0)

@@ -160,8 +160,12 @@ def _mulhi(x: int, y: int) -> int:
     return signed(((x & M64) * (y & M64)) >> 64)
 
 
+def _ones(value: int) -> int:
+    return (value & M64).bit_count()
+
+
 #: Names that the rewritten kernels use.
-HELPERS: dict[str, Any] = {"_half": half, "_ctz": _ctz, "_mulhi": _mulhi}
+HELPERS: dict[str, Any] = {"_half": half, "_ctz": _ctz, "_mulhi": _mulhi, "_ones": _ones}
 
 Loads = Generator[tuple[Any, ...], int, Any]
 
@@ -227,6 +231,12 @@ def vector_operations(shared: set[int]) -> dict[str, Callable[..., Loads]]:
         x = yield from halves(m, a, "max16")
         return max(w & select & M32 for w in x)
 
+    def largest(m: Memory, a: int, n: int) -> Loads:
+        top = 0
+        for k in range(0, n, 16):
+            top = max(top, *(yield from halves(m, a + k * 4, "largest")))
+        return top
+
     def max16_of(m: Memory, a: int, select: int, skip: int) -> Loads:
         x = yield from halves(m, a, "max16_of")
         y = yield from halves(m, select, "max16_of")
@@ -253,6 +263,10 @@ def vector_operations(shared: set[int]) -> dict[str, Callable[..., Loads]]:
         write_halves(m, depth, [min(d, limit & M32) for d in before])
         return 0
 
+    def pack8(m: Memory, to: int, source: int, chosen: int) -> Loads:
+        x = yield from words(m, source, 8, "pack8")
+        return (yield from write(m, to, [w for k, w in enumerate(x) if chosen >> k & 1], "pack8"))
+
     def zero_line(m: Memory, to: int) -> Loads:
         return (yield from write(m, to, [0] * 8, "zero_line"))
 
@@ -278,7 +292,7 @@ def vector_operations(shared: set[int]) -> dict[str, Callable[..., Loads]]:
     return {
         f.__name__: f
         for f in (
-            *(ne8, eq8, eq16, gt16, max16, max16_of, dense_first, dense_next, clamp16),
-            *(zero_line, copy_line, copy_record, count16),
+            *(ne8, eq8, eq16, gt16, max16, max16_of, largest, dense_first, dense_next, clamp16),
+            *(zero_line, copy_line, copy_record, count16, pack8),
         )
     }

@@ -38,7 +38,8 @@ _LOADS = {"ld64", "ld64a", "ld64s", "pl64"}
 _STORES = {"st64": STORE, "st64r": STORE, "st64s": SWAP}
 _CHANGES = {"cas64": CAS, "add64": ADD, "and64": AND, "cas32": CAS32, "st32": STORE32}
 _METHODS = {STORE: "put", SWAP: "put", CAS: "cas", ADD: "add", AND: "and_", STORE32: "put32", CAS32: "cas32"}
-_NOTHING = {"fence_acquire", "fence_release", "prefetch", "prefetch_child", "lookup_prefetch", "at"}
+_NOTHING = {"fence_acquire", "fence_release", "at", "prefetch", "prefetch_child", "lookup_prefetch"}
+_NOTHING |= {"alias_prefetch", "entry_prefetch", "_look_ahead"}
 _YIELDING = _LOADS | {*_STORES, *_CHANGES, "ld32", "fence_full", "pause"}
 #: Functions that touch private memory only, or counters that nothing depends on.
 _PRIVATE = {"scratch_get", "scratch_put", "count"}
@@ -124,7 +125,7 @@ class _Rewriter(ast.NodeTransformer):
             made = _parse(f"(x & {_M64}) >> n")
             made.left.left, made.right = args
             return made
-        if name in ("ctz", "mulhi"):
+        if name in ("ctz", "mulhi", "ones"):
             node.func = ast.Name(f"_{name}", ast.Load())
             return node
         if name == "ps64":

@@ -23,7 +23,7 @@ MAX_LINES = 350
 ORDER = (
     ("errors", "layout", "addresses", "atomics", "vectors"),
     ("kernels",),
-    ("workers", "scores", "event_types", "events", "arguments", "indexer", "hashing"),
+    ("workers", "scores", "event_types", "event_parts", "events", "arguments", "indexer", "hashing"),
     ("shmfile", "shmroom", "bytelock", "capacity", "header", "stamps", "creation", "segment", "succession"),
     ("laneinfo", "lanes"),
     ("tables", "contexts", "pyapi", "pyframe", "fastbest", "fastscores", "fastcall", "fastapply"),
@@ -36,7 +36,18 @@ ORDER = (
 ROW = {name: row for row, names in enumerate(ORDER) for name in names}
 
 # Usable without a compiler: they import nothing that needs one.
-PLAIN = {"errors", "layout", "workers", "scores", "event_types", "events", "arguments", "indexer", "hashing"}
+PLAIN = {
+    "errors",
+    "layout",
+    "workers",
+    "scores",
+    "event_types",
+    "event_parts",
+    "events",
+    "arguments",
+    "indexer",
+    "hashing",
+}
 PLAIN |= {"capacity", "radix_nodes", "radix_queries", "radix_tree"}
 # The build of the kernels is no kernel.
 BUILD = {"kernels.build", "kernels.cache", "kernels.cachelock", "kernels.onepass"}
