@@ -78,6 +78,17 @@ def _narrow(values: Any, dtype: type[np.unsignedinteger[Any]], name: str) -> npt
     return np.ascontiguousarray(found, dtype)
 
 
+def _checked(taken: Sequence[tuple[int, Any, Any, Any, Any, Any]]) -> list[EventParts]:
+    """Events one by one; TypeError or ValueError with the number of the first that is wrong."""
+    parts = []
+    for i, fields in enumerate(taken):
+        try:
+            parts.append(check_parts(*fields))
+        except (TypeError, ValueError) as error:
+            raise _named(i, error) from error
+    return parts
+
+
 def _named(i: int, error: Exception) -> Exception:
     """What is wrong with event `i`."""
     return (TypeError if isinstance(error, TypeError) else ValueError)(f"event {i}: {error}")
@@ -164,15 +175,11 @@ class EventBatch:
             try:
                 taken.append(take_apart(event))
             except (TypeError, ValueError) as error:
+                _checked(taken)  # one before it may be wrong, too
                 raise _named(i, error) from error
         batch = cls._from_lists(taken)
         if batch is None:  # one of them is wrong, or no list of plain ints
-            parts = []
-            for i, fields in enumerate(taken):
-                try:
-                    parts.append(check_parts(*fields))
-                except (TypeError, ValueError) as error:
-                    raise _named(i, error) from error
+            parts = _checked(taken)
             batch = cls._packed(
                 [p.kind for p in parts],
                 [p.rank.worker_id for p in parts],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,48 @@ def test_batch_of_events() -> None:
     assert len(EventBatch.from_events([])) == 0
     with pytest.raises(IndexError):
         _ = batch[6]
+
+
+UNUSUAL: list[Any] = [
+    RouterEvent(7, KvCacheEvent(-1, stored((-1, 0), (0, -HALF), parent=-2), 3)),
+    RouterEvent(np.uint64(7), KvCacheEvent(np.int64(1), stored((1, 2)), np.uint32(3))),  # type: ignore[arg-type]
+    RouterEvent(7, KvCacheEvent(1, stored((np.uint64(TOP), np.int64(-1)), parent=np.int64(-3)))),  # type: ignore[arg-type]
+    RouterEvent(7, KvCacheEvent(1, KvCacheRemoveData(np.array([1, 2], np.uint64)))),  # type: ignore[arg-type]
+    RouterEvent(7, KvCacheEvent(1, KvCacheRemoveData(array("q", [-1, 2])))),  # type: ignore[arg-type]
+    RouterEvent(7, KvCacheEvent(1, KvCacheRemoveData((1, -2)))),  # type: ignore[arg-type]
+    RouterEvent(7, KvCacheEvent(1, KvCacheRemoveData([]))),
+    RouterEvent(7, KvCacheEvent(1, stored())),
+    RouterEvent(TOP, KvCacheEvent(TOP, stored((TOP, TOP), parent=TOP), (1 << 32) - 1)),
+]
+
+
+@pytest.mark.parametrize("event", UNUSUAL)
+def test_unusual_events_in_a_batch(event: Any) -> None:
+    """They are converted one by one, to the same."""
+    batch = EventBatch.from_events([STORE_JSON, event, STORE_JSON])
+    for i, one in enumerate([STORE_JSON, event, STORE_JSON]):
+        want, got = split_event(one), batch[i]
+        assert want[:3] == got[:3] and want.event_id == got.event_id
+        assert want.local.tolist() == got.local.tolist()
+        assert want.external.tolist() == got.external.tolist()
+
+
+@pytest.mark.parametrize(
+    "hashes", [b"ab", "ab", {1, 2}, iter([1, 2]), [True], [1.0], np.array([1.0]), np.zeros((2, 2), np.uint64)]
+)
+def test_hashes_that_a_batch_does_not_take(hashes: Any) -> None:
+    """Nor does one event: what can be iterated over is not enough."""
+    event = RouterEvent(7, KvCacheEvent(1, KvCacheRemoveData(hashes)))
+    with pytest.raises((TypeError, ValueError)):
+        split_event(event)
+    with pytest.raises((TypeError, ValueError), match="event 1: "):
+        EventBatch.from_events([STORE_JSON, event, STORE_JSON])
+
+
+@pytest.mark.parametrize("last", [b"{", RouterEvent(1, KvCacheEvent(TOP + 1, "cleared")), 3])
+def test_the_first_wrong_event_is_named(last: Any) -> None:
+    with pytest.raises(ValueError, match="event 1: "):
+        EventBatch.from_events([STORE_JSON, RouterEvent(-1, KvCacheEvent(1, "cleared")), last])
 
 
 def columns(**changed: Any) -> dict[str, Any]:
