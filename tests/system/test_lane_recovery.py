@@ -249,7 +249,7 @@ def test_an_interrupt_while_a_table_grows_loses_nothing(
             patch.setattr(growth, "lookup_move", interrupted)
             patch.setattr(growth, "lookup_carry", interrupted)
             with pytest.raises(KeyboardInterrupt):
-                writer._work.context.grow(1_000_000)
+                writer._work.context.grow(1_000_000, 0)
         writer.remove(1, local[500:])
         assert scores(index, local) == {(1, 0): 500}
 
