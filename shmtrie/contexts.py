@@ -202,7 +202,7 @@ class WriterContext(Context):
             least=LINES,
             move=lambda old, lines: growth.lookup_move(mine, old, lines),
             carry=lambda old, lines, first, half: growth.lookup_carry(mine, old, first, half),
-            stamp=lambda used: int(growth.lookup_stamp(mine, used)),
+            stamp=lambda: int(growth.lookup_stamp(mine)),
         )
 
     def _new_aliases(self) -> Table:
@@ -213,7 +213,7 @@ class WriterContext(Context):
             least=_ALIAS_LINES,
             move=lambda old, lines: growth.aliases_move(mine, old, lines),
             carry=lambda old, lines, first, half: growth.aliases_carry(mine, old, lines),
-            stamp=lambda used: int(growth.lookup_stamp(mine, used)),
+            stamp=lambda: int(growth.lookup_stamp(mine)),
             any_size=True,
         )
 

@@ -219,8 +219,8 @@ class RankRegistry:
                 break
         plain, aliased, _ = counted
         self._states["blocks"][slot] = plain + aliased
-        context.mine[slot] = c.ALL_ONES  # before: a table that grows keeps only what a rank of the lane needs
         try:
+            context.mine[slot] = c.ALL_ONES  # first: a table that grows keeps what a rank of the lane needs
             context.grow(plain, aliased)
             while (status := adopt.adopt_slot(context.address, slot)) != c.OK:
                 context.grow_for(status)

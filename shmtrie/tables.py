@@ -59,7 +59,7 @@ class Table:
         Of the same, of the first part of the present hash tables, and of how many parts one has if there are
         two, else 0: as `move`, of all entries, but quicker.
     stamp : callable
-        Of the number of entries: a number that moves when some of them may no longer be needed.
+        A number that moves when some of the entries may no longer be needed.
     any_size : bool
         Whether `carry` can do without hash tables of `AT_ONCE` lines.
     """
@@ -72,7 +72,7 @@ class Table:
         least: int,
         move: Callable[[int, int], object],
         carry: Callable[[int, int, int, int], object],
-        stamp: Callable[[int], int],
+        stamp: Callable[[], int],
         any_size: bool = False,
     ) -> None:
         self._directory, self._words = directory, words
@@ -121,7 +121,7 @@ class Table:
             if fewer < lines:
                 self._replace(k, [self._new(group.first, group.n_parts, fewer)])
             return
-        # each half has room for all entries, if it comes to that
+        # each half has lines for all entries, if it comes to that; beyond its limit it grows at once
         half = group.n_parts // 2
         self._replace(
             k, [self._new(first, half, group.n_lines) for first in (group.first, group.first + half)]
@@ -160,7 +160,7 @@ class Table:
 
     def _replace(self, k: int, new: list[_Group], n: int = 1) -> None:
         """Let new groups take the place of n, from group k on."""
-        stamp = self._stamp(self.used)  # before: what is left over from now on is for the next time
+        stamp = self._stamp()  # before: what is left over from now on is for the next time
         is_carried = self._may_carry(k, n, new, stamp)
         old, firsts = list(self._groups), self._firsts
         words, directory = self._words.copy(), self._directory.copy()

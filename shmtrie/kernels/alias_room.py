@@ -20,7 +20,9 @@ from shmtrie.layout import COV_ALIAS, M12, M31, M32, N_START
 
 @inl
 def _alias_range(ctx, slot, k):
-    """(word, from, to): positions that a row of the plan with an alias enters, at most."""
+    """(word, from, to): positions that a row of the plan with an alias enters, at most: cuts of the same node
+    make them fewer.
+    """
     a = node_at(ctx, row_get(ctx, k, T_NODE))
     low, start = own_word(ctx, a, slot), ld64(a + N_START) & M32
     lo, hi = row_get(ctx, k, T_LO) - start, row_get(ctx, k, T_HI) - start

@@ -1,4 +1,4 @@
-"""Kernels that Python calls to change the index: packed events, sweeps, rebuilds of the lookup."""
+"""Kernels that Python calls to change the index: events, one or packed, sweeps, what was left for later."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from shmtrie.layout import (
     SLOT_ACTIVE,
 )
 
-AHEAD = 2  # hashes of the next event
+FIRST_HASHES = 2  # of the next event, that are asked for
 EVENTS, STORED, REMOVED = (COUNTERS.index(x) for x in ("events", "blocks_stored", "blocks_removed"))
 REJECTED = COUNTERS.index("rejected_parent") - 1  # + status
 REJECTED_CORRUPT = COUNTERS.index("rejected_corrupt")
@@ -177,7 +177,7 @@ def _look_ahead(ctx, kind, has_parent, parent, local, external, n):
         space = lshr(ld64(node_at(ctx, 0) + N_TAIL), 32)
         prefetch_child(ctx, child_hash(get(ctx, C_SEED), space, pl64(local)))
     if kind != CLEAR:
-        for k in range(min(n, AHEAD)):
+        for k in range(min(n, FIRST_HASHES)):
             lookup_prefetch(ctx, pl64(external + k * 8))
 
 

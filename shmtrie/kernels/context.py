@@ -55,7 +55,7 @@ from shmtrie.kernels.build import inl
     C_PART_NEEDS,  # by part: entries that an event may add to one of the two
     C_MINE,  # u32 by slot: all ones where this lane owns the rank
     C_EPOCH_SEEN,
-    # private map (worker_id, dp_rank) -> slot: entries of 24 bytes
+    # private map (worker_id, dp_rank) -> slot: entries of 16 bytes
     C_RANK_MAP,
     C_RANK_MAP_MASK,
     # writer scratch

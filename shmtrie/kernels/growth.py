@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from shmtrie.atomics import ld32, ld64
+from shmtrie.atomics import ld32, ld64, pl64
 from shmtrie.kernels.alias_lookup import alias_entries_rehash, carry_alias_entries
-from shmtrie.kernels.build import entry
-from shmtrie.kernels.context import C_MINE, C_N_SLOTS, C_STALE, C_STATES, get, put
+from shmtrie.kernels.build import entry, inl
+from shmtrie.kernels.context import C_ALIASES, C_LOOKUP, C_MINE, C_N_SLOTS, C_STALE, C_STATES, get, put
 from shmtrie.kernels.lookup import carry_entries, lookup_rehash
+from shmtrie.kernels.parts import D_WORDS, P_USED, PARTS, ROW
 from shmtrie.layout import R_BLOCKS, RANK_STATE_BYTES
 
 
@@ -24,13 +25,25 @@ def lookup_carry(ctx, old, first, half):
     return 0
 
 
-@entry("int64(int64, int64)")
-def lookup_stamp(ctx, used):
-    """A number that moves when some of a lookup's `used` entries may be left over.
+@inl
+def _entries(directory):
+    """Entries of all hash tables of a lookup."""
+    n, words = 0, 0
+    for p in range(PARTS):  # those of one hash table lie side by side
+        at = pl64(directory + p * ROW + D_WORDS)
+        if at != words:
+            n += pl64(at + P_USED)
+        words = at
+    return n
+
+
+@entry("int64(int64)")
+def lookup_stamp(ctx):
+    """A number that moves when some entries of the lookups may be left over.
 
     Ranks that leave the lane move it; so does whatever else leaves more entries than its ranks have blocks.
     """
-    blocks = 0
+    blocks, used = 0, _entries(get(ctx, C_LOOKUP)) + _entries(get(ctx, C_ALIASES))
     for slot in range(get(ctx, C_N_SLOTS)):
         if ld32(get(ctx, C_MINE) + slot * 4) != 0:
             blocks += ld64(get(ctx, C_STATES) + slot * RANK_STATE_BYTES + R_BLOCKS)

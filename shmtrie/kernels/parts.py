@@ -5,7 +5,7 @@ Each lookup has a directory, with a row of two words for each part: address of t
 which may be that of others, too, with the logarithm of their number in the low bits; and where the table's
 words are::
 
-    entries | how many more it takes | 1: some entry is `AWAY` lines or more from its own
+    entries | empty words that may be filled | 1: some entry is `AWAY` lines or more from its own
 
 Bits of a mixed hash, and whether the tag of an entry of the shared lookup has them::
 

@@ -35,7 +35,7 @@ from shmtrie.kernels.context import (
     get,
     put,
 )
-from shmtrie.kernels.coverage import cov_max_mine, cut_short, word_begin, word_blocks
+from shmtrie.kernels.coverage import cov_find, cov_max_mine, cut_short, word_begin, word_blocks
 from shmtrie.kernels.cuts import take_cuts
 from shmtrie.kernels.edges import edge_length
 from shmtrie.kernels.hooks import Site, at
@@ -134,6 +134,8 @@ def _remember(ctx, slot):
             continue
         node, low, new = row_get(ctx, k, T_NODE), row_get(ctx, k, T_LOW), row_get(ctx, k, T_NEW)
         a = node_at(ctx, node)
+        if get(ctx, C_N_CUTS) != 0:  # one may have been of this node, after its row
+            _, new, _ = cov_find(ctx, a, slot)
         length = edge_length(a)
         old_cut, new_cut = min(low & M12, length), min(new & M12, length)
         if (flags & ALIAS) != 0:

@@ -282,6 +282,24 @@ def test_no_growth_takes_long(chain: Chain, grown: Growth) -> None:
     chain.assert_found()
 
 
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_hash_that_moves_within_its_node_leaves_no_entry(exact: bool) -> None:
+    """A rank's third block takes the hash of its eighth, which is cut off with what is behind; or alone."""
+    local = list(range(1, 11))
+    capacity = Capacity(blocks=2_000, workers=8, lanes=3, aliases=2_000)
+    with open_index(capacity, exact_holes=exact) as made, made.writer() as writer:
+        writer.store(1, None, local, local)
+        for turn in range(1, 5):
+            own = [h + 100 * turn for h in local]
+            writer.store(2, None, local, own)
+            assert writer._work.context.entries == (10, 10)
+            writer.store(2, None, local[:3], [*own[:2], own[7]])
+            held = 9 if exact else 7
+            assert made.stats().blocks == 10 + held
+            assert writer._work.context.entries == (10, held)
+        assert_valid(made)
+
+
 def test_a_rename_enters_all_that_the_rank_covers(index: Index) -> None:
     """One hash of its own, and the rank has all hashes of the node in the lookup of aliases: there is room
     where they belong, whatever they are.
