@@ -35,10 +35,10 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts import mutations, mutations_deaths, mutations_resize
+from scripts import mutations, mutations_deaths, mutations_lookup, mutations_resize
 from scripts.mutant import Mutant
 
-MUTANTS = mutations.MUTANTS + mutations_deaths.MUTANTS + mutations_resize.MUTANTS
+MUTANTS = mutations.MUTANTS + mutations_deaths.MUTANTS + mutations_lookup.MUTANTS + mutations_resize.MUTANTS
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("shmtrie", "tests", "scripts", "docs", "pyproject.toml", "README.md")
