@@ -27,13 +27,13 @@ MUTANTS = (
         "a plan has room for its aliases",
         "kernels/alias_room.py",
         (("    if n == 0 or _alias_needs", "    if n >= 0 or _alias_needs"),),
-        (LOOKUP + "test_hashes_that_fall_into_one_part", LOOKUP + "test_a_rename_enters"),
+        (LOOKUP + "test_a_rename_enters_all_that_the_rank_covers",),
     ),
     Mutant(
         "entries of a line are carried where they fit",
         "kernels/lookup.py",
         (("    if used + n > 8:\n", "    if used + n > 16:\n"),),
-        (LOOKUP + "test_growth_needs_no_look_at_the_segment",),
+        (LOOKUP + "test_entries_far_from_their_line",),
     ),
     Mutant(
         "what a store cuts off is not entered",
