@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, Final
 
 import numpy as np
@@ -212,8 +212,8 @@ class EventBatch:
                 dp_ranks,
                 parents,
                 lengths,
-                hash_array(list(chain.from_iterable(every))),
-                hash_array(list(chain.from_iterable(external))),
+                list(chain.from_iterable(every)),
+                list(chain.from_iterable(external)),
                 ids,
             )
         except (TypeError, ValueError):
@@ -227,23 +227,23 @@ class EventBatch:
         dp_ranks: Sequence[int],
         parents: Sequence[int | None],
         lengths: Sequence[int],
-        local: npt.NDArray[np.uint64],
-        external: npt.NDArray[np.uint64],
+        local: Any,
+        external: Any,
         ids: Sequence[int],
     ) -> EventBatch:
-        offsets = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        return cls(
-            np.array(kinds, np.uint8),
-            hash_array(workers),
-            _narrow(dp_ranks, np.uint32, "dp_rank"),
-            np.array([parent is not None for parent in parents], np.uint8),
-            hash_array([0 if parent is None else parent for parent in parents]),
-            offsets,
-            local,
-            external,
-            hash_array(ids),
-        )
+        """A batch of columns that are lists; they are checked and converted where all are."""
+        columns: dict[str, Any] = {
+            "kind": kinds,
+            "worker_id": workers,
+            "dp_rank": dp_ranks,
+            "has_parent": [parent is not None for parent in parents],
+            "parent": [0 if parent is None else parent for parent in parents],
+            "offsets": list(accumulate(lengths, initial=0)),
+            "local": local,
+            "external": external,
+            "event_id": ids,
+        }
+        return cls(**columns)
 
     def __len__(self) -> int:
         return len(self.kind)
