@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -62,8 +62,6 @@ __all__ = [
     "split_event",
     "take_apart",
 ]
-
-_NO_HASHES: Final = np.empty(0, np.uint64)
 
 
 def _narrow(values: Any, dtype: type[np.unsignedinteger[Any]], name: str) -> npt.NDArray[Any]:
@@ -186,8 +184,8 @@ class EventBatch:
                 [p.rank.dp_rank for p in parts],
                 [p.parent for p in parts],
                 [len(p.external) for p in parts],
-                np.concatenate([p.local for p in parts] or [_NO_HASHES]),
-                np.concatenate([p.external for p in parts] or [_NO_HASHES]),
+                np.concatenate([p.local for p in parts]),
+                np.concatenate([p.external for p in parts]),
                 [p.event_id for p in parts],
             )
         return batch
